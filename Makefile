@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+# One non-recursive Makefile. `make help` lists the targets and knobs.
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+SHELL := /bin/bash
+
+# --- knobs -------------------------------------------------------------------------------------------------------
+
+V      ?= 0
+DEBUG  ?= 0
+WERROR ?= 1
+SAN    ?=
+CC     := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+CXX    := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
+CLANG  ?= clang
+PKG_CONFIG ?= pkg-config
+PREFIX  ?= /usr/local
+DESTDIR ?=
+FUZZ_SECONDS ?= 20
+
+comma := ,
+empty :=
+space := $(empty) $(empty)
+CONFIG := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(filter 1,$(DEBUG)),debug,release))
+B := build/$(CONFIG)
+Q := $(if $(filter 1,$(V)),,@)
+say = $(if $(filter 1,$(V)),,@printf '  %-8s %s\n' '$(1)' '$(2)')
+
+# --- sources: explicit, one list a part -----------------------------------------------------------------------------
+
+UTIL_SRCS := vmm/util/log.c vmm/util/util.c vmm/util/ev.c vmm/util/ctl.c vmm/util/ring.c
+
+KVM_SRCS := vmm/kvm/gmem.c vmm/kvm/bus.c vmm/kvm/ioapic.c vmm/kvm/acpi.c vmm/kvm/boot.c vmm/kvm/cpuid.c vmm/kvm/msr.c \
+	vmm/kvm/serial.c vmm/kvm/thawdev.c vmm/kvm/vcpu.c vmm/kvm/vcpu_state.c vmm/kvm/vm.c vmm/kvm/vm_mem.c vmm/kvm/vm_loop.c \
+	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c
+
+VIRTIO_SRCS := vmm/virtio/virtq.c vmm/virtio/virtio.c vmm/virtio/mmio.c vmm/virtio/console.c vmm/virtio/rng.c \
+	vmm/virtio/pmem.c vmm/virtio/blk.c vmm/virtio/blk_io.c vmm/virtio/blk_parse.c vmm/virtio/blk_map.c vmm/virtio/blk_image.c \
+	vmm/virtio/vsock.c vmm/virtio/vsock_rx.c vmm/virtio/vsock_conn.c vmm/virtio/vsock_sock.c vmm/virtio/vsock_table.c
+
+SNAPSHOT_SRCS := vmm/snapshot/digest.c vmm/snapshot/parse.c vmm/snapshot/build.c vmm/snapshot/manifest.c vmm/snapshot/cpu.c \
+	vmm/snapshot/cpu_names.c vmm/snapshot/open.c vmm/snapshot/verify.c vmm/snapshot/mem.c vmm/snapshot/mem_mmap.c \
+	vmm/snapshot/mem_copy.c vmm/snapshot/mem_ws.c vmm/snapshot/hot.c vmm/snapshot/hot_record.c vmm/snapshot/bulk.c vmm/snapshot/write_mem.c vmm/snapshot/write_dir.c vmm/snapshot/write.c \
+	vmm/snapshot/collect.c vmm/snapshot/restore.c
+
+CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_request.c vmm/cli/cli.c vmm/cli/optparse.c vmm/cli/run_opts.c vmm/cli/run.c vmm/cli/recipe.c vmm/cli/state.c vmm/cli/vmmproc.c \
+	vmm/cli/json_out.c vmm/cli/progress.c vmm/cli/assets.c vmm/cli/template.c vmm/cli/template_build.c vmm/cli/template_guest.c vmm/cli/template_hot.c \
+	vmm/cli/kvmkind.c vmm/cli/doctor.c vmm/cli/doctor_run.c vmm/cli/doctor_kernel.c
+
+SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
+	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
+	guest/shim/frame.c guest/shim/parse.c
+
+LIB_SRCS := $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+
+UNIT_TESTS := test_hot test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
+	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_snap_cpu test_snap_write test_snap_kvm test_frame test_exec
+
+FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_frame
+
+# The tests' vsock driver.
+UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
+UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
+UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
+FUZZ_EXTRA_fuzz_vsock := tests/unit/vsock_rig.c
+
+# --- flags -------------------------------------------------------------------------------------------------------
+
+WARN := -Wall -Wextra -Wshadow -Wvla -Wundef -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum \
+	$(if $(filter 1,$(WERROR)),-Werror)
+WARN_C := $(WARN) -Wstrict-prototypes -Wmissing-prototypes
+HARDEN := -fstack-protector-strong $(if $(SAN)$(filter 1,$(DEBUG)),,-D_FORTIFY_SOURCE=2) -fno-strict-aliasing -fPIE
+OPT := $(if $(filter 1,$(DEBUG)),-O0,-O2) -g
+# gcc sees ghosts in instrumented code: these two warnings are for the plain build.
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DTHAW_SANITIZER=1 -Wno-stringop-overread -Wno-maybe-uninitialized)
+CPPFLAGS += -D_GNU_SOURCE -I. -I$(B)/gen
+CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN_C) $(HARDEN) $(SANFLAGS) -MMD -MP $(CFLAGS)
+LIBS := -luring -ljansson -lxxhash -lpthread
+# The binaries are static: they start faster, carry no loader into the jail, and run on a host with other libraries. A sanitizer can't be.
+LINK_VMM := $(if $(SAN),-pie,-static-pie) -Wl,-z,relro,-z,now
+SHIM_CFLAGS := -std=gnu11 -Os -g $(WARN_C) -fno-strict-aliasing -ffunction-sections -fdata-sections -fno-pie $(SANFLAGS) -MMD -MP
+
+VERSION := $(shell sed -n 's/^## *//p' CHANGELOG.md 2>/dev/null | head -n 1)
+CPPFLAGS += -DTHAW_VERSION='"$(VERSION)"'
+
+LIB := $(B)/libvmm.a
+LIB_OBJS := $(LIB_SRCS:%.c=$(B)/obj/%.o)
+SHIM_OBJS := $(SHIM_SRCS:%.c=$(B)/shim-obj/%.o)
+UNIT_BINS := $(UNIT_TESTS:%=$(B)/unit/%)
+
+# --- all ---------------------------------------------------------------------------------------------------------
+
+.PHONY: all
+all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim
+
+# Rebuilds everything when a flag or the compiler changes.
+$(B)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(LINK_VMM) $(SHIM_CFLAGS)' | cmp -s - $@ || \
+		echo '$(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(LINK_VMM) $(SHIM_CFLAGS)' >$@
+.PHONY: FORCE
+FORCE:
+
+# Asked for once, with a clear error a library.
+$(B)/probe: | $(B)/flags
+	@for lib in liburing jansson libxxhash; do $(PKG_CONFIG) --exists $$lib || \
+		{ echo "error: library $$lib not found by $(PKG_CONFIG); run: make deps" >&2; exit 1; }; done
+	@touch $@
+
+$(B)/obj/%.o: %.c $(B)/flags $(B)/probe
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
+
+$(LIB): $(LIB_OBJS)
+	$(call say,AR,$@)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(B)/thaw-vmm: $(B)/obj/vmm/main.o $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) $(LINK_VMM) -o $@ $^ $(LIBS)
+
+$(B)/thaw: $(B)/obj/vmm/cli/main.o $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) $(LINK_VMM) -o $@ $^ $(LIBS)
+
+$(B)/shim-obj/%.o: %.c $(B)/flags
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -D_GNU_SOURCE -I. $(SHIM_CFLAGS) -c -o $@ $<
+
+$(B)/thaw-shim: $(SHIM_OBJS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static) -no-pie -Wl,--gc-sections -o $@ $^
+
+# --- guest ---------------------------------------------------------------------------------------------------------
+
+G := build/guest
+
+.PHONY: guest
+guest: $(G)/initramfs.cpio
+
+# Cached by digest, so it is asked for every time; the stamp changes when the answer does.
+$(G)/stamp: FORCE
+	$(Q)guest/image/build --link $(G) >/dev/null
+
+# The shim changes often, thus it is no part of what is cached.
+$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+	$(call say,INITRAMFS,$@)
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(G)/modules $@
+
+# --- deps, demo ----------------------------------------------------------------------------------------------------
+
+.PHONY: deps demo
+deps:
+	$(Q)scripts/deps
+
+# The main job: a command in a sandbox restored from a pre-warmed snapshot, where guests can run.
+demo: deps
+	$(Q)$(MAKE) --no-print-directory all guest
+	$(Q)tests/host/run scripts/demo
+
+# --- tests ---------------------------------------------------------------------------------------------------------
+
+$(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
+	$(call say,UNIT,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(LIB) $(LIBS)
+
+.PHONY: unit-bins test test-unit test-vm
+unit-bins: $(UNIT_BINS)
+
+# Everything: static checks, unit tests plain and sanitized, short fuzz runs, the product in the test host. Ends with one count.
+test: deps
+	$(Q)tests/run-all
+
+test-unit:
+	$(Q)tests/run-all unit
+
+test-vm:
+	$(Q)tests/run-all vm
+
+# Hostile guests: freestanding programs that thaw-vmm boots as its kernel.
+HOSTILE := chain_loop chain_long addr_past ring_bad double_fetch regs doorbell reset_inflight blk_range vsock_credit vsock_flood ports \
+	triple_fault console_flood
+HOSTILE_CFLAGS := -std=gnu11 -O1 -g $(WARN_C) -Wno-error=shadow -ffreestanding -fno-stack-protector -fno-pie -mno-red-zone \
+	-mgeneral-regs-only -fcf-protection=none -fno-strict-aliasing -MMD -MP
+
+build/hostile/%.o: tests/hostile/%.c
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(HOSTILE_CFLAGS) -c -o $@ $<
+
+build/hostile/%.o: tests/hostile/%.S
+	@mkdir -p $(@D)
+	$(Q)$(CC) -c -o $@ $<
+
+build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o tests/hostile/guest.ld
+	$(Q)$(CC) -nostdlib -static -no-pie -Wl,--build-id=none -T tests/hostile/guest.ld -o $@ $(filter %.o,$^)
+
+# What the tests in the test host need beyond `all guest`.
+.PHONY: vm-test-bins
+vm-test-bins: $(HOSTILE:%=build/hostile/%.elf)
+
+# --- fuzz ----------------------------------------------------------------------------------------------------------
+
+F := build/fuzz
+FUZZ_FLAGS := -std=gnu11 -O1 -g $(WARN_C) -fno-strict-aliasing -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+	-fno-sanitize-recover=all -DTHAW_SANITIZER=1 -DTHAW_FUZZ=1 -MMD -MP
+FUZZ_OBJS := $(LIB_SRCS:%.c=$(F)/obj/%.o)
+FUZZ_BINS := $(FUZZERS:%=$(F)/%)
+
+$(F)/obj/%.o: %.c
+	$(call say,FUZZCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CLANG) -D_GNU_SOURCE -I. -DTHAW_VERSION='"$(VERSION)"' $(FUZZ_FLAGS) -c -o $@ $<
+
+$(F)/libvmm.a: $(FUZZ_OBJS)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(F)/%: tests/fuzz/%.c $(F)/libvmm.a
+	$(call say,FUZZ,$@)
+	$(Q)$(CLANG) -D_GNU_SOURCE -I. $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined -o $@ $< $(FUZZ_EXTRA_$*) $(F)/libvmm.a $(LIBS)
+
+.PHONY: fuzz fuzz-bins
+fuzz-bins: $(FUZZ_BINS)
+
+fuzz:
+	$(Q)tests/run-all fuzz
+
+# --- static checks --------------------------------------------------------------------------------------------------
+
+.PHONY: lint format compile_commands.json
+lint:
+	$(Q)tests/run-all lint
+
+format:
+	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' | xargs "$$(scripts/deps --lint-venv)/bin/clang-format" -i
+
+compile_commands.json:
+	$(Q)scripts/compile-commands $(CC) "$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL))" $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
+		$(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
+	@mv $@.tmp $@
+
+# Prints a make variable; scripts ask for source lists this way.
+print-%:
+	@echo '$($*)'
+
+# --- bench ---------------------------------------------------------------------------------------------------------
+
+$(B)/bench-setup: bench/setup.cc $(B)/obj/bench/phases.o $(LIB)
+	$(call say,BENCH,$@)
+	$(Q)$(CXX) -std=gnu++17 -O2 -g $(WARN) -I. -fPIE -pie -o $@ bench/setup.cc $(B)/obj/bench/phases.o $(LIB) \
+		-lbenchmark $(LIBS)
+
+.PHONY: bench
+bench:
+	$(Q)$(MAKE) --no-print-directory all guest
+	$(Q)bench/run
+
+# --- install -------------------------------------------------------------------------------------------------------
+
+MANS := $(wildcard docs/man/*.1)
+
+.PHONY: install uninstall
+install: all guest
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/thaw/guest $(DESTDIR)$(PREFIX)/share/thaw/recipes \
+		$(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m 0755 $(B)/thaw $(B)/thaw-vmm $(DESTDIR)$(PREFIX)/bin/
+	install -m 0644 build/guest/vmlinux build/guest/initramfs.cpio build/guest/root.erofs build/guest/guest.json \
+		$(DESTDIR)$(PREFIX)/share/thaw/guest/
+	install -m 0644 $(wildcard snapshots/recipes/*) $(DESTDIR)$(PREFIX)/share/thaw/recipes/
+	install -m 0644 $(MANS) $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 0644 completions/thaw.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thaw
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/thaw $(DESTDIR)$(PREFIX)/bin/thaw-vmm
+	rm -rf $(DESTDIR)$(PREFIX)/share/thaw
+	rm -f $(MANS:docs/man/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thaw
+
+.PHONY: clean distclean help
+clean:
+	rm -rf build compile_commands.json
+
+# Also the cached images, and the test host if it runs.
+distclean: clean
+	-tests/host/stop
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/thaw"
+
+help:
+	@echo 'thaw: make targets'
+	@echo '  all        thaw, thaw-vmm, thaw-shim in build/<config>/'
+	@echo '  guest      guest kernel, root image and initramfs in build/guest/ (cached)'
+	@echo '  deps       install what is missing by apt (root)'
+	@echo '  demo       deps, build, template, a command in a restored sandbox, clocks printed'
+	@echo '  test       deps and every check; ends with one count'
+	@echo '  test-unit  unit tests, plain and sanitized      test-vm  the product in the test host'
+	@echo '  fuzz       each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)       lint     static checks'
+	@echo '  bench      benchmarks, JSON in build/bench/     format   clang-format in place'
+	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
+	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
+
+-include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d)

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The payload of SHIM_EXEC.
+#include "guest/shim/parse.h"
+
+#include <errno.h>
+#include <string.h>
+
+static int parse_head(const u8 *payload, size_t len_bytes, struct shim_exec *head)
+{
+	if (len_bytes < sizeof(*head))
+		return -EINVAL;
+	memcpy(head, payload, sizeof(*head));
+	if (head->flags & ~(u32)SHIM_EXEC_STDIN || head->reserved || head->has_cwd > 1)
+		return -EINVAL;
+	if (!head->argc)
+		return -EINVAL;
+	if (head->argc > SHIM_ARGS_MAX || head->envc > SHIM_ARGS_MAX - head->argc)
+		return -E2BIG;
+	/* Each string has its NUL at least: refuses big counts in a short payload before slots are
+	 * made for them. */
+	if ((size_t)head->argc + head->envc + head->has_cwd > len_bytes - sizeof(*head))
+		return -EINVAL;
+	if (head->uid == UINT32_MAX || head->gid == UINT32_MAX)
+		return -EINVAL;
+	if (head->drain_ms > PARSE_DRAIN_MAX_MS)
+		return -EINVAL;
+	return 0;
+}
+
+s64 parse_exec_slots(const u8 *payload, size_t len_bytes)
+{
+	struct shim_exec head;
+	int ret = parse_head(payload, len_bytes, &head);
+
+	if (ret)
+		return ret;
+	/* Two NULLs and the default PATH. */
+	return (s64)head.argc + head.envc + 3;
+}
+
+/** The next NUL-terminated string of [*pos, end), or NULL. */
+static char *take_string(char **pos, char *end)
+{
+	char *start = *pos;
+	char *nul = memchr(start, '\0', (size_t)(end - start));
+
+	if (!nul)
+		return NULL;
+	*pos = nul + 1;
+	return start;
+}
+
+static int parse_env(char **pos, char *end, struct parse_exec *out)
+{
+	/* Not written through: execve(2) wants char * by tradition only. */
+	static char default_path[] = PARSE_DEFAULT_PATH;
+	u32 i;
+
+	out->path = NULL;
+	for (i = 0; i < out->envc; i++) {
+		char *entry = take_string(pos, end);
+		const char *eq = entry ? strchr(entry, '=') : NULL;
+
+		if (!eq || eq == entry)
+			return -EINVAL;
+		/* The first one counts, as in getenv(3). */
+		if (!out->path && !strncmp(entry, "PATH=", 5))
+			out->path = entry + 5;
+		out->envp[i] = entry;
+	}
+	if (!out->path) {
+		out->path = default_path + 5;
+		out->envp[i++] = default_path;
+	}
+	out->envp[i] = NULL;
+	return 0;
+}
+
+int parse_exec(u8 *payload, size_t len_bytes, char **slots, struct parse_exec *out)
+{
+	char *end = (char *)payload + len_bytes;
+	char *pos = (char *)payload + sizeof(struct shim_exec);
+	struct shim_exec head;
+	int ret;
+	u32 i;
+
+	ret = parse_head(payload, len_bytes, &head);
+	if (ret)
+		return ret;
+	*out = (struct parse_exec){
+		.argv = slots,
+		.envp = slots + head.argc + 1,
+		.argc = head.argc,
+		.envc = head.envc,
+		.uid = head.uid,
+		.gid = head.gid,
+		.drain_ms = head.drain_ms ? head.drain_ms : PARSE_DRAIN_DEFAULT_MS,
+		.with_stdin = head.flags & SHIM_EXEC_STDIN,
+	};
+	for (i = 0; i < head.argc; i++) {
+		out->argv[i] = take_string(&pos, end);
+		if (!out->argv[i])
+			return -EINVAL;
+	}
+	out->argv[i] = NULL;
+	if (!out->argv[0][0])
+		return -EINVAL;
+	ret = parse_env(&pos, end, out);
+	if (ret)
+		return ret;
+	if (head.has_cwd) {
+		out->cwd = take_string(&pos, end);
+		if (!out->cwd || !out->cwd[0])
+			return -EINVAL;
+	}
+	return pos == end ? 0 : -EINVAL;
+}

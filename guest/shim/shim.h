@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shim: one thread; everything hangs off one struct shim.
+ *
+ * loop.c has epoll, accepting, reaping and timers; log.c the log.
+ */
+#ifndef THAW_SHIM_SHIM_H
+#define THAW_SHIM_SHIM_H
+
+#include "guest/shim/conn.h"
+
+/** Streams and commands at once; 6 fds each stay below the soft limit of 1024. */
+#define SHIM_CONN_MAX 128u
+/** Ended connections whose memory is kept, so that it is warm for the next. */
+#define SHIM_CONN_KEPT 2u
+
+struct shim {
+	int epoll_fd, signal_fd, listen_fd, null_fd;
+	int thaw_fd;	/* /dev/thaw; -1: none */
+	int cgroup_fd;	/* where exec-N are made; -1: process groups instead (tests only) */
+	int scratch_fd; /* root of the scratch file system, for its end; -1: none */
+	bool is_init;
+	bool vsock;	     /* listen_fd is AF_VSOCK: only the host may connect */
+	bool exit_when_idle; /* tests: end when the last connection has */
+	bool stop;
+	bool listen_paused;
+	bool checkpoint_wanted;
+	const char *run_dir; /* /run in a guest */
+
+	struct conn *conns[SHIM_CONN_MAX];
+	u32 nconns;
+	u32 generation;
+	u32 ndeadlines; /* connections with a deadline */
+	struct conn *kept;
+	u32 nkept;
+	struct conn *run_first, **run_last;
+
+	struct cgroup spare; /* made ahead: mkdir of a cgroup is the dearest part of an exec */
+	u32 last_cgroup;
+
+	u8 io[sizeof(((struct conn *)0)->head) + CONN_READ_BYTES];
+};
+
+/** shim_log() - a line to the kernel log (as init) or stderr; @level: 3 error, 4 warning. */
+void shim_log(int level, const char *fmt, ...) __printf(2, 3);
+
+/** shim_log_to() - where lines go: an open /dev/kmsg, or -1 for stderr. */
+void shim_log_to(int kmsg_fd);
+
+/** shim_panic() - say why, then power off (as init) or exit 1: never a silent hang. */
+_Noreturn void shim_panic(const char *fmt, ...) __printf(1, 2);
+
+/** loop_init() - epoll, signals and /dev/null; nothing listens yet. Panics when it can't. */
+void loop_init(struct shim *shim);
+
+/** loop_listen() - serve what connects to @fd (listening, now owned). Return: 0 or -errno. */
+int __must_check loop_listen(struct shim *shim, int fd);
+
+/** loop_run() - serve until shim->stop; returns only in tests. */
+void loop_run(struct shim *shim);
+
+/** loop_watch() - deliver edge-triggered @events of c->fd[slot] to @c. Return: 0 or -errno. */
+int __must_check loop_watch(struct shim *shim, struct conn *c, enum conn_slot slot, u32 events);
+
+/** loop_queue() - have conn_run(@c) called before the next wait. */
+void loop_queue(struct shim *shim, struct conn *c);
+
+/** loop_set_deadline() - wake @c after @delay_ms; 0 takes the deadline away. */
+void loop_set_deadline(struct shim *shim, struct conn *c, u32 delay_ms);
+
+/** loop_now_ns() - CLOCK_MONOTONIC. */
+u64 loop_now_ns(void);
+
+#endif

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for thaw-vmm, so that the thaw command can be tested without KVM.
+
+It speaks the control channel of vmm/util/ctl.h, runs commands by the real thaw-shim
+(--serve-fd) on this machine, and answers SHIM_CHECKPOINT itself. $THAW_FAKE says how it is to
+misbehave; $THAW_FAKE_LOG is a file that gets its command line as JSON.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MSG = struct.Struct("<IIIIiIQ5Q192s")
+CONNECT, STOP, ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 1, 2, 64, 65, 66, 67, 68, 69
+STOPPED, SNAPSHOT_WRITTEN, OWN_ERROR = 2, 3, 4
+SHIM_EXEC, SHIM_CHECKPOINT, SHIM_OK = 1, 5, 70
+FIRST_PORT = 1025
+SHIM = Path(__file__).resolve().parents[2] / "build/release/thaw-shim"
+
+
+def message(
+    kind: int, reason: int = 0, error: int = 0, text: str = "", upto: int = 5, port: int = 0
+) -> bytes:
+    start = time.monotonic_ns() - 5_000_000
+    clocks = [start + i * 1_000_000 if i < upto else 0 for i in range(5)]
+    return MSG.pack(1, kind, port, reason, error, 0, 7, *clocks, text.encode())
+
+
+def first_type(stream: socket.socket) -> int | None:
+    """Type of the first frame, left in the stream; None if the stream ends before."""
+    while True:
+        head = stream.recv(8, socket.MSG_PEEK)
+        if len(head) == 8:
+            return head[4]
+        if not head:
+            return None
+        time.sleep(0.001)
+
+
+class FakeVmm:
+    def __init__(self, argv: list[str]) -> None:
+        self.argv = argv
+        self.fake = os.environ.get("THAW_FAKE", "")
+        self.ctl = socket.socket(fileno=3)
+        self.ctl.setblocking(True)
+        self.shims: list[subprocess.Popen[bytes]] = []
+
+    def option(self, name: str) -> str | None:
+        return self.argv[self.argv.index(name) + 1] if name in self.argv else None
+
+    def snapshot(self, stream: socket.socket) -> None:
+        stream.recv(8)
+        stream.sendall(struct.pack("<IBBH", 0, SHIM_OK, 1, 0))
+        while stream.recv(100):
+            pass
+        if self.fake == "snapshot-fails":
+            self.ctl.send(message(SNAPSHOT, error=-28, text="/x/memory: No space left on device"))
+            return
+        folder = Path(self.option("--snapshot") or "")
+        folder.mkdir(exist_ok="--replace" in self.argv)
+        (folder / "memory").write_bytes(b"m" * 4096)
+        self.ctl.send(message(SNAPSHOT))
+        self.ctl.send(message(EXIT, reason=SNAPSHOT_WRITTEN))
+        sys.exit(0)
+
+    def connect(self, fd: int) -> None:
+        stream = socket.socket(fileno=fd)
+        if self.fake == "refuse":
+            return
+        if self.fake == "die-at-connect":
+            os.kill(os.getpid(), 9)
+        if self.fake == "crash":
+            self.ctl.send(message(EXIT, reason=1, text="triple fault on vCPU 0"))
+            sys.exit(3)
+        if self.fake == "garbage":
+            stream.sendall(b"\xff" * 64)
+            stream.recv(1 << 20)
+            return
+        if first_type(stream) == SHIM_CHECKPOINT:
+            self.snapshot(stream)
+            return
+        argv = [str(SHIM), "--serve-fd", str(stream.fileno())]
+        self.shims.append(subprocess.Popen(argv, pass_fds=[stream.fileno()]))
+
+    def stop(self) -> None:
+        hot_fd = self.option("--hot-fd")
+        self.ctl.send(message(EXIT, reason=STOPPED))
+        if hot_fd is not None:
+            if self.fake == "hot-fails":
+                sys.exit(1)
+            os.write(int(hot_fd), b"hot pages")
+        sys.exit(0)
+
+    def first_request(self) -> None:
+        """What the guest's shim does with the mailbox: start the command, call the host."""
+        payload = Path("/proc/self/fd/4").read_bytes()
+        ours, theirs = socket.socketpair()
+        theirs.sendall(struct.pack("<IBBH", len(payload), SHIM_EXEC, 1, 0) + payload)
+        data = message(ACCEPT, port=FIRST_PORT)
+        fds = array.array("i", [theirs.fileno()])
+        self.ctl.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        theirs.close()
+        self.connect(ours.detach())
+
+    def run(self) -> None:
+        # A build's second VMM, the clone that records the hot set, is not what the tests ask about.
+        if "THAW_FAKE_LOG" in os.environ and "--hot-fd" not in self.argv:
+            # The folder's own fd is in the list too, and closed by now.
+            links = {link.name: link for link in Path("/proc/self/fd").iterdir()}
+            report = {
+                "argv": self.argv,
+                "env": dict(os.environ),
+                "fds": {
+                    fd: str(link.readlink()) for fd, link in links.items() if link.is_symlink()
+                },
+                "sid": os.getsid(0) == os.getpid(),
+            }
+            Path(os.environ["THAW_FAKE_LOG"]).write_text(json.dumps(report))
+        if self.fake == "usage":
+            print("thaw-vmm: a word on stderr", file=sys.stderr)
+            sys.exit(2)
+        if self.fake == "bad-state":
+            print("thaw-vmm: error: T/state: digest mismatch", file=sys.stderr)
+            self.ctl.send(message(EXIT, reason=OWN_ERROR, error=-74, text="set-up failed"))
+            sys.exit(1)
+        if self.fake != "hang":
+            self.ctl.send(message(RUNNING, upto=4, text=os.environ.get("THAW_FAKE_NOTE", "")))
+            self.ctl.send(message(RESUMED if self.argv[1] == "restore" else READY))
+            if "--request-fd" in self.argv:
+                self.first_request()
+        while True:
+            select.select([self.ctl], [], [])
+            fds = array.array("i", [0])
+            data, ancillary, _flags, _addr = self.ctl.recvmsg(MSG.size, socket.CMSG_SPACE(4))
+            if not data:
+                break
+            for _level, _type, raw in ancillary:
+                fds.frombytes(raw)
+            kind = MSG.unpack(data)[1]
+            if kind == CONNECT and self.fake != "hang":
+                self.connect(fds[-1])
+            if kind == STOP:
+                self.stop()
+        for shim in self.shims:
+            shim.kill()
+
+
+if __name__ == "__main__":
+    FakeVmm(sys.argv).run()

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole machine with guests of a few instructions, on any /dev/kvm: checkpoint, its failure, a
+// clone from the saved state, reset, power-off, stop, under the system call filters. Each VM runs
+// in a child process, as the filters can't be taken back.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/test.h"
+#include "vmm/kvm/vm.h"
+#include "vmm/seccomp.h"
+
+#define CODE_GPA   0x1000ull
+#define RESULT_GPA 0x2000ull
+#define POISON	   0x99u
+
+/* 32-bit flat protected mode, no paging. */
+static const u8 checkpoint_code[] = {
+	0xc7, 0x05, 0x08, 0x00, 0x00, 0xd0, 0x01,
+	0x00, 0x00, 0x00,	      /* mov [0xd0000008], CHECKPOINT */
+	0xa1, 0x0c, 0x00, 0x00, 0xd0, /* mov eax, [0xd000000c] */
+	0xa3, 0x00, 0x20, 0x00, 0x00, /* mov [0x2000], eax */
+	0xc7, 0x05, 0x08, 0x00, 0x00, 0xd0, 0x02,
+	0x00, 0x00, 0x00,			  /* mov [0xd0000008], RESUMED */
+	0x66, 0xba, 0x00, 0x06, 0xb0, 0x34, 0xee, /* out 0x600, 0x34 */
+	0xf4, 0xeb, 0xfd,			  /* hlt; jmp hlt */
+};
+#define RIP_AFTER_CHECKPOINT (CODE_GPA + 10)
+
+static const u8 reset_code[] = {0x66, 0xba, 0x04, 0x06, 0xb0, 0x01, 0xee, 0xf4}; /* out 0x604, 1 */
+static const u8 fault_code[] = {0x0f, 0x0b};					 /* ud2, no IDT */
+static const u8 spin_code[] = {
+	0xc7, 0x05, 0x08, 0x00, 0x00,
+	0xd0, 0x01, 0x00, 0x00, 0x00, /* mov [0xd0000008], CHECKPOINT */
+	0xeb, 0xfe,		      /* jmp here */
+};
+
+/** What children tell their parent. */
+struct shared {
+	enum vm_stop stop;
+	u32 result;
+	u64 resumed_ns;
+	u64 rip;
+	unsigned int checkpoints;
+	int checkpoint_ret;
+	struct snap_vcpu vcpu;
+};
+
+static struct shared *shared;
+static int running_fd = -1; /* told by the spinning guest's child */
+
+static void set_protected_mode(struct vcpu *vcpu)
+{
+	struct kvm_segment code = {
+		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .s = 1, .db = 1, .g = 1};
+	struct kvm_segment data = code;
+	struct kvm_regs regs = {.rip = CODE_GPA, .rflags = 2, .rsp = 0x8000};
+	struct kvm_sregs sregs;
+
+	data.selector = 16;
+	data.type = 3;
+	CHECK_EQ(ioctl(vcpu->fd, KVM_GET_SREGS, &sregs), 0);
+	sregs.cs = code;
+	sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data;
+	sregs.cr0 |= 1;
+	sregs.idt.base = 0;
+	sregs.idt.limit = 0;
+	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_SREGS, &sregs), 0);
+	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_REGS, &regs), 0);
+}
+
+/** Every vCPU is stopped here, the doorbell's instruction is complete. */
+static int on_checkpoint(struct vm *vm, void *opaque)
+{
+	(void)opaque;
+	if (vcpu_save(&vm->vcpus[0], &shared->vcpu))
+		return -EIO;
+	shared->rip = shared->vcpu.regs.rip;
+	shared->checkpoints++;
+	if (running_fd >= 0 && write(running_fd, "", 1) != 1)
+		return -EIO;
+	return shared->checkpoint_ret;
+}
+
+static void run_child(const u8 *code, size_t code_bytes, unsigned int nvcpus, bool checkpoint_exit,
+		      const struct snap_vcpu *from)
+{
+	struct vm_config cfg = {
+		.ram_bytes = 128 * MIB,
+		.nvcpus = nvcpus,
+		.pmem_fd = -1,
+		.disk_base_fd = -1,
+		.disk_delta_fd = -1,
+		.console_fd = -1,
+		.ctl_fd = -1,
+		.vsock_listen_fd = -1,
+		.checkpoint = on_checkpoint,
+		.checkpoint_exit = checkpoint_exit,
+		.sandbox = true,
+		.sandbox_options = SECCOMP_SNAPSHOT,
+	};
+	struct thawdev_start start = {0};
+	u32 poison = POISON;
+	struct vm vm;
+
+#ifdef THAW_SANITIZER
+	cfg.sandbox_options |= SECCOMP_SANITIZER;
+#endif
+	vm_init(&vm, &cfg);
+	CHECK_EQ(vm_ram_map_anon(&vm), 0);
+	CHECK_EQ(vm_create(&vm), 0);
+	CHECK_EQ(vm_create_vcpus(&vm), 0);
+	CHECK_EQ(vm_create_devices(&vm), 0);
+	CHECK_EQ(gmem_write(&vm.gmem, CODE_GPA, code, code_bytes), 0);
+	CHECK_EQ(gmem_write(&vm.gmem, RESULT_GPA, &poison, 4), 0);
+	if (from)
+		CHECK_EQ(vcpu_load(&vm.vcpus[0], from), 0);
+	else
+		set_protected_mode(&vm.vcpus[0]);
+	CHECK_EQ(thawdev_fill(&vm.thawdev, from ? 0 : 1, &start), 0);
+	CHECK_EQ(vm_run(&vm), 0);
+	shared->stop = vm.stop;
+	shared->resumed_ns = vm.clocks.resumed_ns;
+	CHECK_EQ(gmem_read(&vm.gmem, RESULT_GPA, &shared->result, 4), 0);
+	vm_destroy(&vm);
+	_exit(0);
+}
+
+static void run_vm(const u8 *code, size_t code_bytes, unsigned int nvcpus, bool checkpoint_exit,
+		   const struct snap_vcpu *from)
+{
+	pid_t pid;
+	int status;
+
+	shared->stop = VM_RUNNING;
+	shared->checkpoints = 0;
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		alarm(60);
+		run_child(code, code_bytes, nvcpus, checkpoint_exit, from);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+}
+
+static void test_set_up(void)
+{
+	int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+
+	if (fd < 0)
+		SKIP("/dev/kvm can't be opened");
+	close(fd);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	CHECK(shared != MAP_FAILED);
+}
+
+static void test_checkpoint_goes_on(void)
+{
+	for (unsigned int nvcpus = 1; nvcpus <= 8; nvcpus += 7) {
+		shared->checkpoint_ret = 0;
+		run_vm(checkpoint_code, sizeof(checkpoint_code), nvcpus, false, NULL);
+		CHECK_EQ(shared->stop, VM_STOP_POWEROFF);
+		CHECK_EQ(shared->checkpoints, 1);
+		CHECK_EQ(shared->rip, RIP_AFTER_CHECKPOINT);
+		CHECK_EQ(shared->result, 0);
+		CHECK(shared->resumed_ns);
+	}
+}
+
+static void test_checkpoint_fails(void)
+{
+	shared->checkpoint_ret = -ENOSPC;
+	run_vm(checkpoint_code, sizeof(checkpoint_code), 2, true, NULL);
+	CHECK_EQ(shared->stop, VM_STOP_POWEROFF); /* it goes on even so, and is told why */
+	CHECK_EQ(shared->result, ENOSPC);
+}
+
+static void test_clone(void)
+{
+	static struct snap_vcpu vcpu;
+
+	shared->checkpoint_ret = 0;
+	run_vm(checkpoint_code, sizeof(checkpoint_code), 1, true, NULL);
+	CHECK_EQ(shared->stop, VM_STOP_SNAPSHOT);
+	CHECK_EQ(shared->result, POISON); /* not one instruction more */
+	CHECK_EQ(shared->resumed_ns, 0);
+	vcpu = shared->vcpu;
+	CHECK(vcpu.nmsrs > 20 && vcpu.nmsrs <= SNAP_MSRS_MAX);
+	run_vm(checkpoint_code, sizeof(checkpoint_code), 1, true, &vcpu);
+	CHECK_EQ(shared->stop, VM_STOP_POWEROFF);
+	CHECK_EQ(shared->checkpoints, 0);
+	CHECK_EQ(shared->result, 0); /* a clone's status register reads 0 */
+	CHECK(shared->resumed_ns);
+}
+
+static void test_hostile_state(void)
+{
+	static struct snap_vcpu vcpu;
+	struct vm_config cfg = {.ram_bytes = 128 * MIB,
+				.nvcpus = 1,
+				.pmem_fd = -1,
+				.disk_delta_fd = -1,
+				.console_fd = -1};
+	struct vm vm;
+
+	vm_init(&vm, &cfg);
+	CHECK_EQ(vm_ram_map_anon(&vm), 0);
+	CHECK_EQ(vm_create(&vm), 0);
+	CHECK_EQ(vm_create_vcpus(&vm), 0);
+	vcpu = shared->vcpu;
+	vcpu.nmsrs = SNAP_MSRS_MAX + 1;
+	CHECK_EQ(vcpu_load(&vm.vcpus[0], &vcpu), -EINVAL);
+	vcpu = shared->vcpu;
+	vcpu.xsave_bytes = 0;
+	CHECK_EQ(vcpu_load(&vm.vcpus[0], &vcpu), -ENOTSUP);
+	vcpu = shared->vcpu;
+	vcpu.msrs[vcpu.nmsrs - 1].index = 0xdeadbeef; /* a short KVM_SET_MSRS is an error */
+	CHECK_EQ(vcpu_load(&vm.vcpus[0], &vcpu), -EIO);
+	vcpu = shared->vcpu;
+	for (u32 i = 0; i < vcpu.nmsrs; i++) {
+		if (vcpu.msrs[i].index == 0x10)
+			vcpu.msrs[i].index = 0x1a0;
+	}
+	CHECK_EQ(vcpu_load(&vm.vcpus[0], &vcpu), -EINVAL); /* no TSC */
+	vm_destroy(&vm);
+}
+
+static void test_ends(void)
+{
+	run_vm(reset_code, sizeof(reset_code), 1, false, NULL);
+	CHECK_EQ(shared->stop, VM_STOP_RESET);
+	run_vm(fault_code, sizeof(fault_code), 2, false, NULL);
+	CHECK_EQ(shared->stop, VM_STOP_RESET);
+}
+
+static void test_signal_stops(void)
+{
+	int status, go[2];
+	char byte;
+	pid_t pid;
+
+	/* The guest spins for ever; the child tells on a pipe that its vCPU is about to run. */
+	CHECK_EQ(pipe(go), 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		running_fd = go[1];
+		run_child(spin_code, sizeof(spin_code), 2, false, NULL);
+	}
+	close(go[1]);
+	CHECK_EQ(read(go[0], &byte, 1), 1);
+	CHECK_EQ(kill(pid, SIGTERM), 0);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(shared->stop, VM_STOP_REQUESTED);
+	close(go[0]);
+}
+
+TEST_MAIN({"set-up", test_set_up}, {"checkpoint goes on", test_checkpoint_goes_on},
+	  {"checkpoint fails", test_checkpoint_fails}, {"clone", test_clone},
+	  {"hostile state", test_hostile_state}, {"ends", test_ends},
+	  {"a signal stops", test_signal_stops})

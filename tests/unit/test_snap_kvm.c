@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// State through a real /dev/kvm: a machine that never ran is written, restored into another one,
+// written again. Needs the set-up calls only.
+#include <errno.h>
+#include <sys/ioctl.h>
+
+#include "tests/unit/snapshot_fixture.h"
+#include "vmm/kvm/vm.h"
+#include "vmm/snapshot/mem.h"
+#include "vmm/snapshot/write.h"
+
+#define DISK_BYTES (16 * MIB)
+
+static char folder[64], first[96], second[96], root_path[96];
+static struct capture capture;
+
+static int temp_file(u64 len_bytes)
+{
+	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	CHECK(fd >= 0);
+	CHECK_EQ(ftruncate(fd, (off_t)len_bytes), 0);
+	return fd;
+}
+
+static void write_to(struct vm *vm, const char *path, const struct snap *base)
+{
+	struct snap_write_opts opts = {.path = path,
+				       .name = "kvm",
+				       .kernel = "none",
+				       .base = base,
+				       .root_image = base ? NULL : root_path,
+				       .parent = base ? "kvm" : NULL};
+	struct snap_writer *writer;
+
+	CHECK_EQ(snap_write_prepare(&opts, &writer), 0);
+	CHECK_EQ(snap_write(writer, vm), 0);
+	snap_write_abort(writer);
+}
+
+/** boot() - a machine as after boot_setup(), with something in every kind of state. */
+static void boot(struct vm *vm, unsigned int nvcpus, u64 ram_bytes)
+{
+	struct vm_config cfg = {.ram_bytes = ram_bytes,
+				.nvcpus = nvcpus,
+				.pmem_fd = open(root_path, O_RDONLY | O_CLOEXEC),
+				.pmem_bytes = 2 * MIB,
+				.disk_base_fd = -1,
+				.disk_delta_fd = temp_file(DISK_BYTES),
+				.disk_bytes = DISK_BYTES,
+				.console_fd = -1,
+				.ctl_fd = -1,
+				.vsock_listen_fd = -1};
+
+	vm_init(vm, &cfg);
+	CHECK_EQ(vm_ram_map_anon(vm), 0);
+	CHECK_EQ(vm_create(vm), 0);
+	CHECK_EQ(vm_create_vcpus(vm), 0);
+	CHECK_EQ(vm_create_devices(vm), 0);
+	vm->generation = 1;
+	memset(vm->low_hva, 0x77, 3 * MIB);
+	if (vm->high_hva)
+		memset(vm->high_hva, 0x88, MIB);
+}
+
+static void poke_registers(struct vm *vm)
+{
+	for (unsigned int i = 0; i < vm->cfg.nvcpus; i++) {
+		struct kvm_regs regs = {
+			.rip = 0x100000 + i, .rsp = 0x8000, .rax = 0xabcdef00 + i, .rflags = 2};
+
+		CHECK_EQ(ioctl(vm->vcpus[i].fd, KVM_SET_REGS, &regs), 0);
+	}
+}
+
+static void restore(struct vm *vm, struct snap *snap, const char *strategy)
+{
+	struct snap_restore_opts opts = {.strategy = strategy};
+	struct vm_config cfg = {.console_fd = -1, .ctl_fd = -1, .vsock_listen_fd = -1};
+
+	cfg.disk_delta_fd = temp_file(DISK_BYTES);
+	snap_vm_config(snap, &cfg);
+	vm_init(vm, &cfg);
+	CHECK_EQ(snap_restore(snap, vm, &opts), 0);
+	vm->generation = 2;
+	CHECK(vm->clocks.first_ioctl_ns && vm->clocks.state_set_ns >= vm->clocks.first_ioctl_ns);
+}
+
+/** check_same() - the state of @b is that of @a, but for what time moves. */
+static void check_same(const struct snap_view *a, const struct snap_view *b)
+{
+	CHECK_EQ(a->nvcpus, b->nvcpus);
+	CHECK_EQ(a->ndevs, b->ndevs);
+	CHECK(!memcmp(a->cpuid, b->cpuid, sizeof(*a->cpuid)));
+	CHECK(!memcmp(a->ioapic, b->ioapic, sizeof(*a->ioapic)));
+	for (unsigned int i = 0; i < a->ndevs; i++)
+		CHECK(!memcmp(a->devs[i], b->devs[i], sizeof(*a->devs[i])));
+	for (unsigned int i = 0; i < a->nvcpus; i++) {
+		const struct snap_vcpu *was = a->vcpus[i], *is = b->vcpus[i];
+
+		CHECK(!memcmp(&was->regs, &is->regs, sizeof(was->regs)));
+		CHECK(!memcmp(&was->sregs, &is->sregs, sizeof(was->sregs)));
+		CHECK(!memcmp(&was->mp_state, &is->mp_state, sizeof(was->mp_state)));
+		CHECK(!memcmp(&was->xcrs, &is->xcrs, sizeof(was->xcrs)));
+		CHECK(!memcmp(&was->lapic, &is->lapic, sizeof(was->lapic)));
+		CHECK_EQ(was->xsave_bytes, is->xsave_bytes);
+		CHECK_EQ(was->nmsrs, is->nmsrs);
+		for (u32 m = 0; m < was->nmsrs; m++) {
+			CHECK_EQ(was->msrs[m].index, is->msrs[m].index);
+			/* The TSC goes on. */
+			if (was->msrs[m].index == 0x10)
+				CHECK(is->msrs[m].value >= was->msrs[m].value);
+			else
+				CHECK_EQ(was->msrs[m].value, is->msrs[m].value);
+		}
+	}
+	/* kvmclock goes on from the snapshot, and not by the wall clock: seconds would show. */
+	CHECK(b->machine->clock.clock >= a->machine->clock.clock);
+	CHECK(b->machine->clock.clock - a->machine->clock.clock < 2000000000ull);
+}
+
+static void check_shape(unsigned int nvcpus, u64 ram_bytes, const char *strategy)
+{
+	static struct vm vm, clone;
+	struct snap snap, again;
+
+	boot(&vm, nvcpus, ram_bytes);
+	poke_registers(&vm);
+	write_to(&vm, first, NULL);
+	vm_destroy(&vm);
+	CHECK_EQ(snap_open(&snap, first), 0);
+	CHECK_EQ(snap_verify(&snap), 0);
+	CHECK_EQ(snap.manifest.memory_bytes, snap_memory_bytes(ram_bytes));
+	usleep(50000);
+	restore(&clone, &snap, strategy);
+	CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB - 1], 0x77);
+	CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB], 0);
+	if (clone.high_hva)
+		CHECK_EQ(((u8 *)clone.high_hva)[MIB - 1], 0x88);
+	((u8 *)clone.low_hva)[64 * MIB] = 0x99;
+	write_to(&clone, second, &snap);
+	vm_destroy(&clone);
+	CHECK_EQ(snap_open(&again, second), 0);
+	CHECK_EQ(snap_verify(&again), 0);
+	CHECK_STR(again.manifest.parent, "kvm");
+	CHECK_STR(again.manifest.root_image, root_path);
+	CHECK_EQ(again.view.machine->generation, 2);
+	check_same(&snap.view, &again.view);
+	snap_close(&again);
+	snap_close(&snap);
+}
+
+static void setup(void)
+{
+	int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+
+	if (fd < 0 || ioctl(fd, KVM_CHECK_EXTENSION, KVM_CAP_SPLIT_IRQCHIP) <= 0)
+		SKIP("no usable /dev/kvm here");
+	close(fd);
+}
+
+static void run(unsigned int nvcpus, u64 ram_bytes, const char *strategy)
+{
+	temp_folder(folder);
+	snprintf(first, sizeof(first), "%s/first", folder);
+	snprintf(second, sizeof(second), "%s/second", folder);
+	snprintf(root_path, sizeof(root_path), "%s/root.erofs", folder);
+	root_image_write(root_path, 'x', 4096);
+	check_shape(nvcpus, ram_bytes, strategy);
+	temp_folder_remove(folder);
+}
+
+static void test_one_vcpu(void)
+{
+	run(1, 128 * MIB, "mmap");
+}
+
+static void test_copy(void)
+{
+	run(2, 256 * MIB, "copy");
+}
+
+static void test_many_vcpus_high_ram(void)
+{
+	run(8, 4 * GIB, NULL);
+}
+
+static void test_refusals(void)
+{
+	static struct vm vm, clone;
+	struct snap_restore_opts opts = {.strategy = "nosuch"};
+	struct vm_config cfg = {.console_fd = -1, .ctl_fd = -1, .vsock_listen_fd = -1};
+	struct snap snap;
+	int ret;
+
+	temp_folder(folder);
+	snprintf(first, sizeof(first), "%s/first", folder);
+	snprintf(root_path, sizeof(root_path), "%s/root.erofs", folder);
+	root_image_write(root_path, 'x', 4096);
+	boot(&vm, 1, 128 * MIB);
+	write_to(&vm, first, NULL);
+	vm_destroy(&vm);
+	CHECK_EQ(snap_open(&snap, first), 0);
+	snap_vm_config(&snap, &cfg);
+	cfg.disk_delta_fd = temp_file(DISK_BYTES);
+	vm_init(&clone, &cfg);
+	capture_begin(&capture);
+	ret = snap_restore(&snap, &clone, &opts);
+	capture_end(&capture);
+	CHECK_EQ(ret, -EINVAL);
+	CHECK_LOGGED(&capture, "no restore strategy \"nosuch\"");
+	vm_destroy(&clone);
+	cfg.nvcpus = 2;
+	opts.strategy = NULL;
+	vm_init(&clone, &cfg);
+	capture_begin(&capture);
+	ret = snap_restore(&snap, &clone, &opts);
+	capture_end(&capture);
+	CHECK_EQ(ret, -EINVAL);
+	CHECK_LOGGED(&capture, "another shape");
+	vm_destroy(&clone);
+	snap_close(&snap);
+	temp_folder_remove(folder);
+}
+
+TEST_MAIN({"setup", setup}, {"one_vcpu", test_one_vcpu}, {"copy", test_copy},
+	  {"many_vcpus_high_ram", test_many_vcpus_high_ram}, {"refusals", test_refusals})

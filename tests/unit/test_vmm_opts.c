@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// thaw-vmm's command line.
+#include <errno.h>
+
+#include "tests/unit/test.h"
+#include "vmm/opts.h"
+
+static char why[256];
+
+static int parse(struct opts *opts, char *const *words)
+{
+	int argc = 0;
+
+	while (words[argc])
+		argc++;
+	why[0] = '\0';
+	return opts_parse(opts, argc, words, why, sizeof(why));
+}
+
+#define PARSE(opts, ...) parse(opts, (char *[]){"thaw-vmm", __VA_ARGS__, NULL})
+
+static void test_boot(void)
+{
+	struct opts o;
+
+	CHECK_EQ(PARSE(&o, "boot", "--kernel", "k", "--cmdline=a b=c", "--vcpus", "8",
+		       "--memory=64G", "--serial", "--ctl-fd", "3", "--disk-size", "1G",
+		       "--disk-dir", "d"),
+		 0);
+	CHECK_EQ(o.command, OPTS_BOOT);
+	CHECK_STR(o.kernel, "k");
+	CHECK_STR(o.cmdline, "a b=c");
+	CHECK_EQ(o.vcpus, 8);
+	CHECK_EQ(o.memory_bytes, 64 * GIB);
+	CHECK_EQ(o.disk_bytes, GIB);
+	CHECK(o.serial && !o.replace);
+	CHECK_EQ(o.ctl_fd, 3);
+	CHECK_EQ(o.request_fd, -1);
+	CHECK_EQ(PARSE(&o, "boot", "--kernel", "k", "--cmdline", "x"), 0);
+	CHECK_EQ(o.vcpus, 1);
+	CHECK_EQ(o.memory_bytes, 512 * MIB);
+}
+
+static void test_restore(void)
+{
+	struct opts o;
+
+	CHECK_EQ(PARSE(&o, "restore", "folder", "--strategy", "copy", "--snapshot", "s", "--name",
+		       "n", "--replace", "--keep-running"),
+		 0);
+	CHECK_EQ(o.command, OPTS_RESTORE);
+	CHECK_STR(o.folder, "folder");
+	CHECK_STR(o.strategy, "copy");
+	CHECK(o.replace && o.keep_running);
+	CHECK_EQ(PARSE(&o, "--help"), 0);
+	CHECK_EQ(o.command, OPTS_HELP);
+	CHECK_EQ(PARSE(&o, "restore", "--help"), 0);
+	CHECK_EQ(o.command, OPTS_HELP);
+	CHECK_EQ(PARSE(&o, "--version"), 0);
+	CHECK_EQ(o.command, OPTS_VERSION);
+}
+
+/** Refused, and the message has @text. */
+#define REFUSE(text, ...)                                      \
+	do {                                                   \
+		struct opts o_;                                \
+		CHECK_EQ(PARSE(&o_, __VA_ARGS__), -EINVAL);    \
+		if (!strstr(why, text))                        \
+			fprintf(stderr, "message: %s\n", why); \
+		CHECK(strstr(why, text));                      \
+	} while (0)
+
+static void test_refusals(void)
+{
+	struct opts o;
+
+	CHECK_EQ(parse(&o, (char *[]){"thaw-vmm", NULL}), -EINVAL);
+	REFUSE("fly", "fly");
+	REFUSE("--kernel and --cmdline", "boot", "--kernel", "k");
+	REFUSE("folder", "restore");
+	REFUSE("--bogus", "restore", "d", "--bogus");
+	REFUSE("--kernel", "restore", "d", "--kernel", "k"); /* of the other command */
+	REFUSE("--strategy", "boot", "--strategy", "mmap");
+	REFUSE("--strategy", "restore", "d", "--strategy"); /* no value */
+	REFUSE("takes no value", "restore", "d", "--replace=1");
+	REFUSE("second", "restore", "d", "second");
+	REFUSE("--vcpus 9", "boot", "--vcpus", "9");
+	REFUSE("--vcpus 0", "boot", "--vcpus", "0");
+	REFUSE("--memory 127M", "boot", "--memory", "127M");
+	REFUSE("--memory 65G", "boot", "--memory", "65G");
+	REFUSE("--memory 129M", "boot", "--memory", "129M"); /* not a multiple of 2M */
+	REFUSE("--ctl-fd -1", "restore", "d", "--ctl-fd", "-1");
+	REFUSE("--disk-size 1000", "boot", "--disk-size", "1000");
+	REFUSE("--disk-dir", "boot", "--kernel", "k", "--cmdline", "c", "--disk-size", "1G");
+	REFUSE("--disk-base", "boot", "--kernel", "k", "--cmdline", "c", "--disk-base", "b");
+	REFUSE("--name", "restore", "d", "--snapshot", "s");
+	REFUSE("--snapshot", "restore", "d", "--keep-running");
+	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3");
+	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3", "--strategy", "ws");
+	REFUSE("--hostname", "restore", "d", "--hostname", "");
+}
+
+static void test_help_names_every_option(void)
+{
+	static const char *const names[] = {"--kernel",	  "--strategy", "--ctl-fd", "--request-fd",
+					    "--snapshot", "--vsock",	"boot",	    "restore DIR"};
+	char *text = NULL;
+	size_t len = 0;
+	FILE *f = open_memstream(&text, &len);
+
+	CHECK(f);
+	opts_help(f);
+	CHECK_EQ(fclose(f), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+		CHECK(strstr(text, names[i]));
+	free(text);
+}
+
+TEST_MAIN({"boot", test_boot}, {"restore", test_restore}, {"refusals", test_refusals},
+	  {"help", test_help_names_every_option})

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of `thaw run`.
+#include "vmm/cli/run_opts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/util/util.h"
+
+/** The kernel's (uid_t)-1 means "no change" to setuid(2): not a user. */
+#define RUN_ID_MAX (UINT32_MAX - 1)
+
+static int env_set(struct run_env *env, char *var)
+{
+	size_t name_len = strcspn(var, "=") + 1;
+	char **grown;
+
+	for (size_t i = 0; i < env->count; i++) {
+		if (!strncmp(env->vars[i], var, name_len)) {
+			free(env->vars[i]);
+			env->vars[i] = var;
+			return 0;
+		}
+	}
+	grown = reallocarray(env->vars, env->count + 2, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	env->vars = grown;
+	env->vars[env->count++] = var;
+	env->vars[env->count] = NULL;
+	return 0;
+}
+
+static int env_add(struct run_env *env, const char *name, size_t name_len, const char *value)
+{
+	char *var;
+	int ret;
+
+	if (asprintf(&var, "%.*s=%s", (int)name_len, name, value) < 0)
+		return -ENOMEM;
+	ret = env_set(env, var);
+	if (ret)
+		free(var);
+	return ret;
+}
+
+/** NAME=VALUE, or NAME alone: its value here. A NAME that is not set here is not set there. */
+static int parse_env(void *dest, const char *value, const char **why)
+{
+	size_t name_len = strcspn(value, "=");
+	const char *here;
+
+	if (!name_len) {
+		*why = "expected NAME=VALUE, or the NAME of a variable to pass on";
+		return -EINVAL;
+	}
+	if (value[name_len] == '=')
+		return env_add(dest, value, name_len, value + name_len + 1);
+	here = getenv(value);
+	return here ? env_add(dest, value, name_len, here) : 0;
+}
+
+static int parse_user(void *dest, const char *value, const char **why)
+{
+	struct run_user *user = dest;
+	size_t uid_len = strcspn(value, ":");
+	char uid_text[16];
+	u64 uid, gid;
+
+	*why = "expected UID or UID:GID, as numbers";
+	if (uid_len >= sizeof(uid_text))
+		return -EINVAL;
+	memcpy(uid_text, value, uid_len);
+	uid_text[uid_len] = '\0';
+	if (parse_u64(uid_text, 0, RUN_ID_MAX, &uid))
+		return -EINVAL;
+	gid = uid;
+	if (value[uid_len] && parse_u64(value + uid_len + 1, 0, RUN_ID_MAX, &gid))
+		return -EINVAL;
+	user->uid = (u32)uid;
+	user->gid = (u32)gid;
+	return 0;
+}
+
+static int parse_cwd(void *dest, const char *value, const char **why)
+{
+	if (value[0] != '/') {
+		*why = "expected an absolute path in the guest";
+		return -EINVAL;
+	}
+	*(const char **)dest = value;
+	return 0;
+}
+
+#define FIELD(field) offsetof(struct run_opts, field)
+
+static const struct optparse_spec run_specs[] = {
+	{"env", 'e', "NAME=VALUE", parse_env, FIELD(env),
+	 "set a variable of the command; NAME alone passes on this\nprocess's value; may be repeated",
+	 NULL},
+	{"workdir", 'w', "DIR", parse_cwd, FIELD(cwd), "working directory in the guest (default /)",
+	 NULL},
+	{"user", 'u', "UID[:GID]", parse_user, FIELD(user),
+	 "numeric user and group in the guest (default 0:0;\nGID defaults to UID)", NULL},
+	{"interactive", 'i', NULL, optparse_flag, FIELD(with_stdin),
+	 "pass stdin on; without it the command's is /dev/null", NULL},
+	{"strategy", 0, "NAME", optparse_string, FIELD(strategy),
+	 "how guest memory comes back: see below", NULL},
+	{"json", 0, "FILE", optparse_string, FIELD(json_path),
+	 "write the result and the five start clocks to FILE", NULL},
+	{"timeout", 0, "TIME", optparse_duration, FIELD(timeout_ns),
+	 "kill the sandbox after TIME (30, 1.5s, 250ms, 2m, 1h)\nand exit with 124", NULL},
+	{"hostname", 0, "NAME", optparse_hostname, FIELD(hostname), "host name of the sandbox",
+	 NULL},
+	{"console", 0, "FILE", optparse_string, FIELD(console_path),
+	 "write the guest's console to FILE", NULL},
+};
+
+const struct optparse_command run_command = {
+	.usage = "thaw run TEMPLATE [OPTION]... -- CMD [ARG]...",
+	.summary =
+		"Restore a sandbox from TEMPLATE, run CMD in it, pass its output through, and remove "
+		"the sandbox.",
+	.details =
+		"Exit status: the command's; 124 time-out, 125 thaw's own error, 126 not executable, "
+		"127 not\nfound, 128+n ended by signal n. SIGINT, SIGTERM, SIGHUP and SIGQUIT are "
+		"passed on to the command.\nThe environment is HOME, LANG=C.UTF-8, a default PATH and "
+		"what -e gives; nothing else is passed on.",
+	.specs = run_specs,
+	.nspecs = ARRAY_SIZE(run_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "TEMPLATE",
+	.takes_command = true,
+};
+
+/** Values a script may take for granted, unless -e gave them. */
+static int env_defaults(struct run_opts *opts)
+{
+	struct run_env given = opts->env;
+	const char *home = opts->user.uid == 0 ? "/root" : "/";
+	int ret;
+
+	opts->env = (struct run_env){0};
+	ret = env_add(&opts->env, "HOME", strlen("HOME"), home);
+	if (!ret)
+		ret = env_add(&opts->env, "LANG", strlen("LANG"), "C.UTF-8");
+	for (size_t i = 0; i < given.count; i++) {
+		int set = ret ? ret : env_set(&opts->env, given.vars[i]);
+
+		if (set) {
+			free(given.vars[i]);
+			ret = set;
+		}
+	}
+	free(given.vars);
+	return ret;
+}
+
+int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse_result *result)
+{
+	const char *why;
+	int ret;
+
+	*opts = (struct run_opts){0};
+	ret = optparse(&run_command, opts, argc, argv, result);
+	if (ret || result->help)
+		return ret;
+	if (optparse_name(&opts->template_name, result->positional[0], &why)) {
+		snprintf(result->error, sizeof(result->error),
+			 "'%.60s' is not a template's name: %s", result->positional[0], why);
+		return -EINVAL;
+	}
+	ret = optparse_check_strategy(opts->strategy, result);
+	if (ret)
+		return ret;
+	opts->argv = result->command;
+	return env_defaults(opts);
+}
+
+void run_opts_free(struct run_opts *opts)
+{
+	for (size_t i = 0; i < opts->env.count; i++)
+		free(opts->env.vars[i]);
+	free(opts->env.vars);
+	opts->env = (struct run_env){0};
+}

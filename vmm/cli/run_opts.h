@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of `thaw run`, apart from what it does, so that they can be tested. */
+#ifndef THAW_CLI_RUN_OPTS_H
+#define THAW_CLI_RUN_OPTS_H
+
+#include "vmm/cli/optparse.h"
+#include "vmm/util/types.h"
+
+/** What of the environment a command gets when -e does not say otherwise; PATH is the shim's
+ * default. */
+struct run_env {
+	char **vars; /* owned array, NULL-terminated; strings are owned too */
+	size_t count;
+};
+
+struct run_user {
+	u32 uid, gid;
+};
+
+struct run_opts {
+	const char *template_name;
+	const char *strategy; /* NULL: the default */
+	const char *cwd;      /* NULL: / */
+	const char *json_path;
+	const char *hostname;
+	const char *console_path;
+	u64 timeout_ns; /* 0: none */
+	struct run_user user;
+	bool with_stdin;
+	struct run_env env;
+	char **argv; /* NULL-terminated: the tail of main's argv */
+};
+
+extern const struct optparse_command run_command;
+
+/**
+ * run_opts_parse() - @argv without "thaw run". Fills @opts; run_opts_free() is due in every case.
+ * @result: holds the error text, or says that help is wanted.
+ *
+ * Return: 0, -EINVAL (usage error) or -ENOMEM.
+ */
+int __must_check run_opts_parse(struct run_opts *opts, int argc, char **argv,
+				struct optparse_result *result);
+void run_opts_free(struct run_opts *opts);
+
+#endif

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// `thaw template`: list, inspect, verify and remove templates.
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vmm/cli/cli.h"
+#include "vmm/cli/json_out.h"
+#include "vmm/cli/optparse.h"
+#include "vmm/cli/state.h"
+#include "vmm/snapshot/snapshot.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+struct template_opts {
+	bool json;
+};
+
+static const struct optparse_spec json_specs[] = {
+	{"json", 0, NULL, optparse_flag, offsetof(struct template_opts, json), "as JSON", NULL},
+};
+
+static const struct optparse_command list_command = {
+	.usage = "thaw template ls [--json]",
+	.summary = "List the templates.",
+	.specs = json_specs,
+	.nspecs = ARRAY_SIZE(json_specs),
+};
+
+static const struct optparse_command inspect_command = {
+	.usage = "thaw template inspect NAME [--json]",
+	.summary = "Show what template NAME is: its manifest, its place and its size.",
+	.specs = json_specs,
+	.nspecs = ARRAY_SIZE(json_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "NAME",
+};
+
+static const struct optparse_command remove_command = {
+	.usage = "thaw template rm NAME...",
+	.summary = "Remove templates. One that a sandbox runs from is not removed.",
+	.positional_min = 1,
+	.positional_max = OPTPARSE_POSITIONAL_MAX,
+	.positional_name = "NAME",
+};
+
+static const struct optparse_command verify_command = {
+	.usage = "thaw template verify NAME",
+	.summary =
+		"Read all of template NAME and compare it with its digests. A run checks only the small files.",
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "NAME",
+};
+
+/** A template as the listing shows it. */
+struct entry {
+	char folder[PATH_MAX];
+	struct snap_manifest manifest;
+	json_t *json; /* manifest.json, parsed: for what struct snap_manifest does not hold */
+	u64 disk_usage_bytes;
+	bool in_use;
+};
+
+/** Return: 0 (entry_free() is due) or -errno (logged). */
+static int entry_read(const struct state *state, const char *name, struct entry *entry)
+{
+	int dirfd, ret;
+
+	*entry = (struct entry){.json = NULL};
+	state_path(state, "templates", name, "", entry->folder);
+	dirfd = open(entry->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dirfd < 0) {
+		ret = -errno;
+		if (ret == -ENOENT)
+			log_err("no template '%s' in %s/templates: 'thaw template ls' lists them",
+				name, state->root);
+		else
+			log_err("%s: %s", entry->folder, strerror(-ret));
+		return ret;
+	}
+	ret = snap_manifest_read(dirfd, entry->folder, &entry->manifest);
+	close(dirfd);
+	if (ret)
+		return ret;
+	entry->json = json_loadb(entry->manifest.json, entry->manifest.json_len_bytes, 0, NULL);
+	if (!entry->json)
+		ret = -ENOMEM;
+	if (!ret)
+		ret = state_disk_usage(entry->folder, &entry->disk_usage_bytes);
+	if (ret) {
+		log_err("%s: %s", entry->folder, strerror(-ret));
+		json_decref(entry->json);
+		snap_manifest_free(&entry->manifest);
+		return ret;
+	}
+	entry->in_use = state_in_use(state, name);
+	return 0;
+}
+
+static void entry_free(struct entry *entry)
+{
+	json_decref(entry->json);
+	snap_manifest_free(&entry->manifest);
+}
+
+static json_t *entry_json(const struct entry *entry, const char *name)
+{
+	return json_pack("{s:s, s:s, s:I, s:b, s:O}", "name", name, "path", entry->folder,
+			 "disk_usage_bytes", (json_int_t)entry->disk_usage_bytes, "in_use",
+			 entry->in_use, "manifest", entry->json);
+}
+
+static long long vcpus_of(const struct entry *entry)
+{
+	return json_integer_value(json_object_get(entry->json, "vcpus"));
+}
+
+static unsigned long long to_mib(u64 bytes)
+{
+	return (bytes + MIB - 1) / MIB;
+}
+
+static void print_row(const char *name, const struct entry *entry)
+{
+	const struct snap_manifest *manifest = &entry->manifest;
+
+	printf("%-20s %5lld %7llu MiB %6llu MiB  %-28s %-22s %s%s\n", name, vcpus_of(entry),
+	       to_mib(manifest->memory_bytes), to_mib(entry->disk_usage_bytes), manifest->kernel,
+	       manifest->created, manifest->parent ? manifest->parent : "-",
+	       entry->in_use ? " (in use)" : "");
+}
+
+/** @array: NULL for a table. Return: 0, or -errno of one that could not be read: the others are
+ * listed all the same. */
+static int list_all(const struct state *state, const struct state_names *names, json_t *array)
+{
+	int ret = 0;
+
+	for (size_t i = 0; i < names->count; i++) {
+		struct entry entry;
+		int one = entry_read(state, names->names[i], &entry);
+
+		if (one) {
+			/* Removed by another process since the folder was read: not an error of the
+			 * listing. */
+			ret = access(entry.folder, F_OK) < 0 ? ret : one;
+			continue;
+		}
+		if (!array)
+			print_row(names->names[i], &entry);
+		else if (json_array_append_new(array, entry_json(&entry, names->names[i])))
+			ret = -ENOMEM;
+		entry_free(&entry);
+	}
+	return ret;
+}
+
+int template_list_main(struct cli *cli, int argc, char **argv)
+{
+	struct template_opts opts = {0};
+	struct optparse_result result;
+	struct state_names names;
+	struct state state;
+	json_t *array = NULL;
+	int status, ret;
+
+	(void)cli;
+	status = cli_parse(&list_command, &opts, argc, argv, &result, CLI_USAGE);
+	if (status >= 0)
+		return status;
+	if (state_init(&state) || state_list_templates(&state, &names))
+		return CLI_FAILED;
+	if (opts.json)
+		array = json_array();
+	else if (names.count)
+		printf("%-20s %5s %11s %10s  %-28s %-22s %s\n", "NAME", "VCPUS", "MEMORY",
+		       "ON DISK", "KERNEL", "CREATED", "PARENT");
+	ret = opts.json && !array ? -ENOMEM : list_all(&state, &names, array);
+	if (array && json_print(array))
+		ret = -EIO;
+	if (!opts.json && !names.count)
+		fprintf(stderr, "no templates in %s: 'thaw template build debian' makes one\n",
+			state.root);
+	json_decref(array);
+	state_names_free(&names);
+	return ret || fflush(stdout) ? CLI_FAILED : CLI_OK;
+}
+
+/** The one positional argument as a name. Return: CLI_OK or the exit status. */
+static int take_name(const struct optparse_result *result, int index, const char **out)
+{
+	const char *why;
+
+	if (!optparse_name(out, result->positional[index], &why))
+		return CLI_OK;
+	log_err("'%.60s' is not a template's name: %s", result->positional[index], why);
+	return CLI_USAGE;
+}
+
+static void print_text(const char *name, const struct entry *entry)
+{
+	const struct snap_manifest *manifest = &entry->manifest;
+
+	printf("name          %s\n", name);
+	printf("path          %s\n", entry->folder);
+	printf("created       %s\n", manifest->created);
+	printf("parent        %s\n", manifest->parent ? manifest->parent : "-");
+	printf("kernel        %s\n", manifest->kernel);
+	printf("vcpus         %lld\n", vcpus_of(entry));
+	printf("memory        %llu MiB\n", to_mib(manifest->memory_bytes));
+	printf("scratch disk  %llu MiB\n", to_mib(manifest->disk_bytes));
+	printf("root image    %s\n", manifest->root_image ? manifest->root_image : "-");
+	printf("cpu           %s (%s, signature %#x)\n", manifest->cpu_model, manifest->cpu_vendor,
+	       manifest->cpu_signature);
+	printf("on disk       %llu MiB\n", to_mib(entry->disk_usage_bytes));
+	printf("in use        %s\n", entry->in_use ? "yes" : "no");
+}
+
+int template_inspect_main(struct cli *cli, int argc, char **argv)
+{
+	struct template_opts opts = {0};
+	struct optparse_result result;
+	struct entry entry;
+	struct state state;
+	const char *name;
+	json_t *object;
+	int status;
+
+	(void)cli;
+	status = cli_parse(&inspect_command, &opts, argc, argv, &result, CLI_USAGE);
+	if (status >= 0)
+		return status;
+	status = take_name(&result, 0, &name);
+	if (status)
+		return status;
+	if (state_init(&state) || entry_read(&state, name, &entry))
+		return CLI_FAILED;
+	if (opts.json) {
+		object = entry_json(&entry, name);
+		if (!object)
+			log_err("%s: out of memory", name);
+		status = object && !json_print(object) ? CLI_OK : CLI_FAILED;
+		json_decref(object);
+	} else {
+		print_text(name, &entry);
+		status = fflush(stdout) ? CLI_FAILED : CLI_OK;
+	}
+	entry_free(&entry);
+	return status;
+}
+
+static int remove_one(const struct state *state, const char *name)
+{
+	int lock_fd = state_lock_template(state, name, true);
+	int ret;
+
+	if (lock_fd == -ENOENT)
+		log_err("no template '%s' in %s/templates", name, state->root);
+	else if (lock_fd == -EBUSY)
+		log_err("template '%s' is in use: a sandbox runs from it, or a build restores it; "
+			"end that first",
+			name);
+	else if (lock_fd < 0)
+		log_err("%s/templates/%s: %s", state->root, name, strerror(-lock_fd));
+	if (lock_fd < 0)
+		return lock_fd;
+	ret = state_remove_template(state, name, lock_fd);
+	fd_close(&lock_fd);
+	return ret;
+}
+
+int template_remove_main(struct cli *cli, int argc, char **argv)
+{
+	const char *names[OPTPARSE_POSITIONAL_MAX];
+	struct template_opts opts = {0};
+	struct optparse_result result;
+	struct state state;
+	int status;
+
+	(void)cli;
+	status = cli_parse(&remove_command, &opts, argc, argv, &result, CLI_USAGE);
+	if (status >= 0)
+		return status;
+	/* All names first: a mistyped one must not stop half way. */
+	for (int i = 0; i < result.npositional; i++) {
+		status = take_name(&result, i, &names[i]);
+		if (status)
+			return status;
+	}
+	if (state_init(&state))
+		return CLI_FAILED;
+	status = CLI_OK;
+	for (int i = 0; i < result.npositional; i++) {
+		if (remove_one(&state, names[i]))
+			status = CLI_FAILED;
+	}
+	return status;
+}
+
+int template_verify_main(struct cli *cli, int argc, char **argv)
+{
+	struct template_opts opts = {0};
+	struct optparse_result result;
+	char folder[PATH_MAX];
+	struct state state;
+	struct snap snap;
+	const char *name;
+	int lock_fd, status;
+
+	(void)cli;
+	status = cli_parse(&verify_command, &opts, argc, argv, &result, CLI_USAGE);
+	if (status >= 0)
+		return status;
+	status = take_name(&result, 0, &name);
+	if (status)
+		return status;
+	if (state_init(&state))
+		return CLI_FAILED;
+	lock_fd = state_lock_template(&state, name, false);
+	if (lock_fd < 0) {
+		log_err("template '%s': %s", name,
+			lock_fd == -ENOENT ? "there is none" : strerror(-lock_fd));
+		return CLI_FAILED;
+	}
+	state_path(&state, "templates", name, "", folder);
+	status = CLI_FAILED;
+	if (!snap_open(&snap, folder)) {
+		if (!snap_verify(&snap))
+			status = CLI_OK;
+		snap_close(&snap);
+	}
+	fd_close(&lock_fd);
+	if (status == CLI_OK)
+		printf("%s: whole\n", name);
+	return fflush(stdout) ? CLI_FAILED : status;
+}
+
+static const struct cli_command template_commands[] = {
+	{"build", "boot a guest, warm it up, keep a snapshot of it", template_build_main},
+	{"ls", "list the templates", template_list_main},
+	{"inspect", "show what a template is", template_inspect_main},
+	{"verify", "read all of a template and compare it with its digests", template_verify_main},
+	{"rm", "remove templates", template_remove_main},
+};
+
+int template_main(struct cli *cli, int argc, char **argv)
+{
+	return cli_dispatch(cli, "thaw template", template_commands, ARRAY_SIZE(template_commands),
+			    argc, argv);
+}

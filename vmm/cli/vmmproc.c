@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thaw-vmm of one's own.
+//
+// Theory of operation
+//
+// The start is on the clock of every run, so there are few system calls before the child exists: a
+// socket pair, an unnamed file for its stderr, and posix_spawn(3), which does not copy the page
+// tables. What the guest is asked is prepared while the child starts.
+//
+// The child's session is its own: a Ctrl-C at the terminal reaches only thaw, which passes it on to
+// the command in the guest. closefrom keeps fds that this process inherited from its caller out of
+// the VMM.
+//
+// Its end: thaw-vmm is killed, not asked. It owns nothing that outlives it (unnamed files,
+// anonymous memory, sockets), except the temporary folder of a snapshot under way; so a caller that
+// has asked for a snapshot waits for CTL_EXIT or, when it must give up, lets the next build clean
+// up (state.c). The kill is followed by a wait, so that nothing is left when thaw has ended.
+#include "vmm/cli/vmmproc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "guest/shim/proto.h"
+#include "vmm/cli/cli.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+extern char **environ;
+
+/** At most this much of a collected stderr is shown; its end says what went wrong. */
+#define VMMPROC_LOG_SHOWN_BYTES (16 * KIB)
+
+/** A thaw-vmm that has closed its channel is on its way out; one that is not gone by then never
+ * will be. */
+#define VMMPROC_REAP_MS 5000
+
+int vmmproc_find(char *out)
+{
+	static const char *const places[] = {"thaw-vmm", "../libexec/thaw/thaw-vmm"};
+	const char *given = getenv("THAW_VMM");
+
+	if (given && *given) {
+		int n = snprintf(out, PATH_MAX, "%s", given);
+
+		return n < PATH_MAX ? 0 : -ENAMETOOLONG;
+	}
+	return cli_find_near_exe(places, ARRAY_SIZE(places), out);
+}
+
+/*
+ * The order matters: no dup2 may hit the number of a source that is still needed. Sources are >= 3,
+ * so 0 to 2 are safe targets; the channel's number (3) can only be that of the extra file, which
+ * vmmproc_start() has moved away.
+ */
+static int add_actions(posix_spawn_file_actions_t *actions, const struct vmmproc_opts *opts,
+		       int ctl_fd, int log_fd)
+{
+	int last = opts->file_fd >= 0 ? VMMPROC_FILE_FD : VMMPROC_CTL_FD;
+	int ret;
+
+	ret = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDWR, 0);
+	if (!ret && opts->output_fd >= 0)
+		ret = posix_spawn_file_actions_adddup2(actions, opts->output_fd, 1);
+	else if (!ret)
+		ret = posix_spawn_file_actions_adddup2(actions, 0, 1);
+	/* Onto itself, stderr loses a close-on-exec flag. */
+	if (!ret)
+		ret = posix_spawn_file_actions_adddup2(actions, log_fd >= 0 ? log_fd : 2, 2);
+	if (!ret)
+		ret = posix_spawn_file_actions_adddup2(actions, ctl_fd, VMMPROC_CTL_FD);
+	if (!ret && opts->file_fd >= 0)
+		ret = posix_spawn_file_actions_adddup2(actions, opts->file_fd, VMMPROC_FILE_FD);
+	if (!ret)
+		ret = posix_spawn_file_actions_addclosefrom_np(actions, last + 1);
+	return -ret;
+}
+
+static int set_attributes(posix_spawnattr_t *attr)
+{
+	sigset_t none, defaults;
+	int ret;
+
+	sigemptyset(&none);
+	sigfillset(&defaults);
+	ret = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
+						     POSIX_SPAWN_SETSIGDEF);
+	if (!ret)
+		ret = posix_spawnattr_setsigmask(attr, &none);
+	if (!ret)
+		ret = posix_spawnattr_setsigdefault(attr, &defaults);
+	return -ret;
+}
+
+static bool env_passes(const char *var)
+{
+	static const char *const prefixes[] = {
+		"THAW_", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS=", "TSAN_OPTIONS="};
+
+	for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++) {
+		if (!strncmp(var, prefixes[i], strlen(prefixes[i])))
+			return true;
+	}
+	return false;
+}
+
+/** A guest that takes over its VMM must not find the caller's tokens in its environment. @out has
+ * room for @max, NULL included. */
+static void filter_env(char **out, size_t max)
+{
+	size_t count = 0;
+
+	for (char **var = environ; *var && count + 1 < max; var++) {
+		if (env_passes(*var))
+			out[count++] = *var;
+	}
+	out[count] = NULL;
+}
+
+static int spawn(struct vmmproc *proc, const struct vmmproc_opts *opts, const char *path,
+		 int child_ctl_fd)
+{
+	int log_fd = opts->log_fd >= 0 ? opts->log_fd : proc->log_fd;
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	char *env[32];
+	int ret;
+
+	filter_env(env, ARRAY_SIZE(env));
+	ret = -posix_spawn_file_actions_init(&actions);
+	if (ret)
+		return ret;
+	ret = -posix_spawnattr_init(&attr);
+	if (ret)
+		goto out_actions;
+	ret = add_actions(&actions, opts, child_ctl_fd, log_fd);
+	if (!ret)
+		ret = set_attributes(&attr);
+	if (!ret)
+		ret = -posix_spawn(&proc->pid, path, &actions, &attr, (char *const *)opts->argv,
+				   env);
+	if (ret) {
+		proc->pid = 0;
+		log_err("%s: can't start: %s", path, strerror(-ret));
+	}
+	posix_spawnattr_destroy(&attr);
+out_actions:
+	posix_spawn_file_actions_destroy(&actions);
+	return ret;
+}
+
+int vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts)
+{
+	struct vmmproc_opts fixed = *opts;
+	char path[PATH_MAX];
+	int pair[2], lifted_fd = -1, ret;
+
+	*proc = (struct vmmproc){.ctl_fd = -1, .log_fd = -1, .accept_fd = -1};
+	ret = vmmproc_find(path);
+	if (ret) {
+		log_err("thaw-vmm is not beside this executable: install it there, or set THAW_VMM");
+		return ret;
+	}
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
+		ret = -errno;
+		log_err("control channel: %s", strerror(-ret));
+		return ret;
+	}
+	proc->ctl_fd = pair[0];
+	if (opts->log_fd < 0 && !getenv("THAW_LOG")) {
+		proc->log_fd = memfd_create("thaw-vmm.log", MFD_CLOEXEC);
+		if (proc->log_fd < 0)
+			log_warn("memfd_create: %s: messages of thaw-vmm are passed on",
+				 strerror(errno));
+	}
+	if (opts->file_fd == VMMPROC_CTL_FD) {
+		lifted_fd = fcntl(opts->file_fd, F_DUPFD_CLOEXEC, VMMPROC_FILE_FD + 1);
+		fixed.file_fd = lifted_fd;
+	}
+	if (opts->file_fd >= 0 && fixed.file_fd < 0) {
+		ret = -errno;
+		log_err("fd for thaw-vmm: %s", strerror(-ret));
+	} else {
+		ret = spawn(proc, &fixed, path, pair[1]);
+	}
+	/* Only the child may hold this end, or its death would not close the channel. */
+	fd_close(&pair[1]);
+	fd_close(&lifted_fd);
+	return ret;
+}
+
+int vmmproc_connect(struct vmmproc *proc, u32 port)
+{
+	struct ctl_msg msg = {.version = CTL_VERSION, .type = CTL_CONNECT, .port = port};
+	int pair[2], ret;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+		ret = -errno;
+		log_err("stream to the guest: %s", strerror(-ret));
+		return ret;
+	}
+	ret = ctl_send(proc->ctl_fd, &msg, pair[1]);
+	fd_close(&pair[1]);
+	if (ret) {
+		/* -EPIPE: it has ended already; vmmproc_why() tells more than this could. */
+		if (ret != -EPIPE)
+			log_err("stream to the guest: control channel: %s", strerror(-ret));
+		fd_close(&pair[0]);
+		return ret;
+	}
+	return pair[0];
+}
+
+static void take_message(struct vmmproc *proc, const struct ctl_msg *msg, int *fd)
+{
+	if (msg->text[0] && msg->type != CTL_RUNNING)
+		memcpy(proc->text, msg->text, sizeof(proc->text));
+	switch (msg->type) {
+	case CTL_ACCEPT:
+		if (msg->port != SHIM_FIRST_PORT || proc->accepted || *fd < 0)
+			break;
+		proc->accepted = true;
+		proc->accept_fd = *fd;
+		*fd = -1;
+		break;
+	case CTL_RUNNING:
+		proc->running = true;
+		proc->clocks = msg->clocks;
+		memcpy(proc->restore_note, msg->text, sizeof(proc->restore_note));
+		break;
+	case CTL_RESUMED:
+		proc->resumed = true;
+		proc->clocks = msg->clocks;
+		break;
+	case CTL_READY:
+		proc->ready = true;
+		break;
+	case CTL_SNAPSHOT:
+		proc->snapshot_seen = true;
+		proc->snapshot_error = msg->error;
+		break;
+	case CTL_EXIT:
+		proc->exit_seen = true;
+		proc->exit_reason = msg->reason;
+		proc->exit_error = msg->error;
+		break;
+	default:
+		/* A newer thaw-vmm may say more than this thaw knows; nothing depends on it. */
+		log_debug("thaw-vmm: message type %u ignored", msg->type);
+	}
+}
+
+int vmmproc_take_stream(struct vmmproc *proc)
+{
+	int fd = proc->accept_fd;
+
+	proc->accept_fd = -1;
+	return fd;
+}
+
+int vmmproc_receive(struct vmmproc *proc)
+{
+	struct ctl_msg msg;
+	int fd, ret;
+
+	if (proc->ctl_fd < 0)
+		return -EPIPE;
+	for (;;) {
+		ret = ctl_recv(proc->ctl_fd, &msg, &fd);
+		if (ret == -EAGAIN)
+			return 0;
+		if (ret == 0 || ret == -ECONNRESET) {
+			fd_close(&proc->ctl_fd);
+			return -EPIPE;
+		}
+		if (ret < 0) {
+			log_err("control channel of thaw-vmm: %s", strerror(-ret));
+			return ret;
+		}
+		take_message(proc, &msg, &fd);
+		/* A stream nobody asked for: closing it is the refusal. */
+		fd_close(&fd);
+	}
+}
+
+/** How long poll(2) may sleep: to the deadline, and to the next tick. */
+static int poll_timeout_ms(u64 now_ns, u64 deadline_ns, bool ticks)
+{
+	u64 timeout_ms = ticks ? 1000 : INT_MAX;
+
+	if (!deadline_ns)
+		return ticks ? (int)timeout_ms : -1;
+	/* Rounded up: a wait that ends too early would spin. */
+	return (int)MIN(timeout_ms, (deadline_ns - now_ns) / 1000000 + 1);
+}
+
+int vmmproc_wait(struct vmmproc *proc, const bool *flag, u64 deadline_ns, int stop_fd,
+		 void (*tick)(void *opaque), void *opaque)
+{
+	int ret = vmmproc_receive(proc);
+
+	while (!*flag && !ret) {
+		struct pollfd pfds[] = {{.fd = proc->ctl_fd, .events = POLLIN},
+					{.fd = stop_fd, .events = POLLIN}};
+		u64 now_ns = clock_now_ns();
+		int n;
+
+		if (deadline_ns && now_ns >= deadline_ns)
+			return -ETIMEDOUT;
+		n = poll(pfds, ARRAY_SIZE(pfds), poll_timeout_ms(now_ns, deadline_ns, tick));
+		if (n < 0 && errno != EINTR) {
+			ret = -errno;
+			log_err("poll: %s", strerror(-ret));
+		} else if (n > 0 && pfds[0].revents) {
+			ret = vmmproc_receive(proc);
+		} else if (n > 0) {
+			return -EINTR;
+		} else if (n == 0 && tick) {
+			tick(opaque);
+		}
+	}
+	return *flag ? 0 : ret;
+}
+
+void vmmproc_why(const struct vmmproc *proc, char *out, size_t len_bytes)
+{
+	static const char *const reasons[] = {
+		[CTL_EXIT_POWEROFF] = "the guest powered off",
+		[CTL_EXIT_RESET] = "the guest reset or crashed",
+		[CTL_EXIT_STOPPED] = "thaw-vmm was stopped",
+		[CTL_EXIT_SNAPSHOT] = "the snapshot is written",
+		[CTL_EXIT_ERROR] = "thaw-vmm failed",
+	};
+	const char *text = proc->text[0] ? ": " : "";
+
+	if (proc->exit_seen)
+		snprintf(out, len_bytes, "%s%s%s",
+			 proc->exit_reason < ARRAY_SIZE(reasons) ? reasons[proc->exit_reason]
+								 : "thaw-vmm ended",
+			 text, proc->text);
+	else if (!proc->pid && WIFSIGNALED(proc->wait_status))
+		snprintf(out, len_bytes, "thaw-vmm was killed by signal %d (%s)",
+			 WTERMSIG(proc->wait_status), strsignal(WTERMSIG(proc->wait_status)));
+	else if (!proc->pid)
+		snprintf(out, len_bytes, "thaw-vmm ended with exit status %d",
+			 WEXITSTATUS(proc->wait_status));
+	else
+		snprintf(out, len_bytes, "thaw-vmm still runs");
+}
+
+void vmmproc_show_log(const struct vmmproc *proc)
+{
+	char buf[4096];
+	off_t end, pos;
+
+	if (proc->log_fd < 0)
+		return;
+	end = lseek(proc->log_fd, 0, SEEK_END);
+	pos = end > (off_t)VMMPROC_LOG_SHOWN_BYTES ? end - (off_t)VMMPROC_LOG_SHOWN_BYTES : 0;
+	while (pos < end) {
+		ssize_t n = pread(proc->log_fd, buf, sizeof(buf), pos);
+
+		if (n <= 0 || fd_write_full(STDERR_FILENO, buf, (size_t)n))
+			return;
+		pos += n;
+	}
+}
+
+static void wait_gone(struct vmmproc *proc)
+{
+	pid_t pid;
+
+	if (!proc->pid)
+		return;
+	do {
+		pid = waitpid(proc->pid, &proc->wait_status, 0);
+	} while (pid < 0 && errno == EINTR);
+	BUG_ON(pid != proc->pid);
+	proc->pid = 0;
+}
+
+void vmmproc_reap(struct vmmproc *proc)
+{
+	struct pollfd pfd = {.fd = -1, .events = POLLIN};
+
+	if (!proc->pid)
+		return;
+	pfd.fd = (int)syscall(SYS_pidfd_open, proc->pid, 0);
+	if (pfd.fd < 0 || poll(&pfd, 1, VMMPROC_REAP_MS) != 1)
+		kill(proc->pid, SIGKILL);
+	fd_close(&pfd.fd);
+	wait_gone(proc);
+}
+
+void vmmproc_end(struct vmmproc *proc)
+{
+	if (proc->pid)
+		kill(proc->pid, SIGKILL);
+	wait_gone(proc);
+	fd_close(&proc->ctl_fd);
+	fd_close(&proc->log_fd);
+	fd_close(&proc->accept_fd);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A thaw-vmm of one's own: start, talk, notice its end, leave nothing behind.
+ *
+ * The child gets its standard fds (stdin from /dev/null, stdout and stderr as asked), the control
+ * channel and, if given, one file more; of the environment only THAW_* and sanitizer options. The
+ * other end of the channel is close-on-exec and lives in this process alone: when this process
+ * ends, in whatever way, the channel closes and thaw-vmm ends too.
+ */
+#ifndef THAW_CLI_VMMPROC_H
+#define THAW_CLI_VMMPROC_H
+
+#include <sys/types.h>
+
+#include "vmm/util/ctl.h"
+#include "vmm/util/types.h"
+
+/** fds in the child; the numbers are part of the command lines that callers write. */
+#define VMMPROC_CTL_FD	  3
+#define VMMPROC_CTL_TEXT  "3"
+#define VMMPROC_FILE_FD	  4
+#define VMMPROC_FILE_TEXT "4"
+#define VMMPROC_FILE_PATH "/proc/self/fd/4"
+
+struct vmmproc {
+	pid_t pid;  /* 0: not started, or reaped */
+	int ctl_fd; /* our end; non-blocking; -1: closed */
+	int log_fd; /* unnamed file that collects its stderr; -1: not collected */
+
+	/* What it said so far. */
+	bool running, resumed, ready;
+	bool accepted; /* the guest has opened the stream of its first request */
+	int accept_fd; /* that stream, until vmmproc_take_stream() has it; -1: none */
+	bool snapshot_seen, exit_seen;
+	int snapshot_error; /* of CTL_SNAPSHOT */
+	u32 exit_reason;    /* enum ctl_exit_reason */
+	int exit_error;
+	char text[192];		/* of the last message that had one */
+	char restore_note[192]; /* of CTL_RUNNING: how the restore was done when it is not as asked
+				 */
+	struct ctl_clocks clocks;
+	int wait_status; /* of waitpid(2), once reaped */
+};
+
+struct vmmproc_opts {
+	const char *const *argv; /* NULL-terminated; argv[0] is replaced by thaw-vmm's path */
+	int output_fd; /* its stdout (console with "--console -"); -1: /dev/null. Not owned */
+	int log_fd;  /* its stderr; -1: collect it, to be shown by vmmproc_show_log(). Not owned */
+	int file_fd; /* becomes VMMPROC_FILE_FD; -1: none. Not owned */
+	/* The caller's own standard fds must be open (cli main sees to it): a source below 3 would
+	 * be overwritten. */
+};
+
+/** vmmproc_find() - path of thaw-vmm into @out of PATH_MAX bytes. Return: 0 or -errno. Logs
+ * nothing. */
+int __must_check vmmproc_find(char *out);
+
+/**
+ * vmmproc_start() - start thaw-vmm ($THAW_VMM, or the one beside this executable). With $THAW_LOG
+ * set its stderr is not collected but passed on.
+ *
+ * Return: 0 or -errno (logged). vmmproc_end() is due in every case.
+ */
+int __must_check vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts);
+
+/**
+ * vmmproc_connect() - a stream to guest port @port. It can be written to at once: the VMM holds the
+ * bytes until the guest takes them. Return: a connected socket (the caller owns it) or -errno
+ * (logged).
+ */
+int __must_check vmmproc_connect(struct vmmproc *proc, u32 port);
+
+/** vmmproc_take_stream() - the stream of the first request, once @proc->accepted; the caller owns
+ * it. */
+int vmmproc_take_stream(struct vmmproc *proc);
+
+/**
+ * vmmproc_receive() - take in what has arrived, without waiting.
+ * Return: 0, -EPIPE (it is gone: after what it said was taken in), or -errno (logged).
+ */
+int __must_check vmmproc_receive(struct vmmproc *proc);
+
+/**
+ * vmmproc_wait() - receive until *@flag (a field of @proc) is true.
+ * @deadline_ns: CLOCK_MONOTONIC, 0: none.
+ * @stop_fd: give up when it becomes readable; it is not read. -1: none.
+ * @tick, @opaque: called about once a second meanwhile; NULL: never.
+ *
+ * Return: 0, -ETIMEDOUT, -EPIPE (it ended first), -EINTR (@stop_fd), or -errno (logged).
+ */
+int __must_check vmmproc_wait(struct vmmproc *proc, const bool *flag, u64 deadline_ns, int stop_fd,
+			      void (*tick)(void *opaque), void *opaque);
+
+/** vmmproc_why() - one line about why it ended, into @out of @len_bytes. */
+void vmmproc_why(const struct vmmproc *proc, char *out, size_t len_bytes);
+
+/** vmmproc_show_log() - write what was collected of its stderr to ours. */
+void vmmproc_show_log(const struct vmmproc *proc);
+
+/** vmmproc_reap() - once its channel has closed: wait for its end, so that its exit status is
+ * known; after 5 s it is killed. */
+void vmmproc_reap(struct vmmproc *proc);
+
+/** vmmproc_end() - kill it if it still lives, reap it, close everything. Safe at any time, twice
+ * too. */
+void vmmproc_end(struct vmmproc *proc);
+
+#endif

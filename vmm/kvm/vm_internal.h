@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the machine (vm*.c, vcpu.c) ask of each other. */
+#ifndef THAW_KVM_VM_INTERNAL_H
+#define THAW_KVM_VM_INTERNAL_H
+
+#include "vmm/kvm/vm.h"
+
+/* All of the THAW0001 node but its register page. */
+#define VM_MAILBOX_BYTES (THAW_NODE_BYTES - PAGE_SIZE_BYTES)
+
+/** vm_mem_add_slots() - mailbox and pmem mappings, gmem, every KVM memory slot. Return: 0 or -errno
+ * (logged). */
+int __must_check vm_mem_add_slots(struct vm *vm);
+
+/** vm_mem_unmap() - all host mappings. KVM must not run the VM any more. */
+void vm_mem_unmap(struct vm *vm);
+
+/** vm_ctl_attach() - watch the control channel and the vsock listener, as far as the VM has them.
+ * Return: 0 or -errno (logged). */
+int __must_check vm_ctl_attach(struct vm *vm);
+
+/** vm_ctl_detach() - forget them and close half-open clients. Safe if never attached. */
+void vm_ctl_detach(struct vm *vm);
+
+/** vm_guest_connect() - vsock_owner callback: a guest process connects to host port @port. */
+int vm_guest_connect(struct vsock_owner *owner, u32 port);
+
+/** vm_pause_begin() - under dev_lock: every vCPU thread is to come to the rendezvous.
+ * vm_pause_kick() makes those in KVM_RUN leave it. */
+void vm_pause_begin(struct vm *vm);
+void vm_pause_kick(struct vm *vm);
+
+/**
+ * vm_pause_point() - a vCPU thread at the top of its loop; without dev_lock.
+ * Completes the last exit and waits there while a pause is on. Return: false when the thread has to
+ * end.
+ */
+bool vm_pause_point(struct vcpu *vcpu);
+
+/** vcpu_complete() - finish the exit under way without running a guest instruction. Return: 0 or
+ * -errno (the VM was told to stop). */
+int __must_check vcpu_complete(struct vcpu *vcpu);
+
+#endif

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// thaw-vmm: one virtual machine a process.
+//
+// Linear: parse, open every file, boot or restore, then vm_run(), which puts the system call
+// filters on before the guest runs and comes back when the VM has ended.
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "vmm/kvm/boot.h"
+#include "vmm/kvm/vm.h"
+#include "vmm/opts.h"
+#include "vmm/seccomp.h"
+#include "vmm/snapshot/hot.h"
+#include "vmm/snapshot/mem.h"
+#include "vmm/snapshot/snapshot.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+#define EXIT_USAGE 2
+#define EXIT_RESET 3
+
+/* vsock streams and devices; a process may have a far lower soft limit. */
+#define VMM_FILES_MAX 8192
+
+/** Everything that is open for as long as the VM lives. */
+struct session {
+	const struct opts *opts;
+	u64 start_ns;
+	int kernel_fd, initramfs_fd, root_fd, disk_base_fd, disk_delta_fd, console_fd, listen_fd;
+	char *root_path; /* absolute, for the manifest; owned */
+	char request[THAW_REQUEST_BYTES];
+	u32 request_len_bytes;
+	struct snap snap; /* restore only */
+	struct snap_writer *writer;
+	struct snap_hot_recorder recorder; /* with --hot-fd */
+	bool written;
+	struct vm vm;
+};
+
+static void session_init(struct session *session, const struct opts *opts, u64 start_ns)
+{
+	session->opts = opts;
+	session->start_ns = start_ns;
+	session->kernel_fd = -1;
+	session->initramfs_fd = -1;
+	session->root_fd = -1;
+	session->disk_base_fd = -1;
+	session->disk_delta_fd = -1;
+	session->console_fd = -1;
+	session->listen_fd = -1;
+}
+
+static int session_open(const char *role, const char *path, int flags, int *fd)
+{
+	int ret;
+
+	if (!path)
+		return 0;
+	*fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0600);
+	if (*fd >= 0)
+		return 0;
+	ret = -errno;
+	log_err("%s %s: %s", role, path, strerror(-ret));
+	return ret;
+}
+
+static int session_open_console(struct session *session)
+{
+	const char *path = session->opts->console;
+
+	if (path && !strcmp(path, "-")) {
+		session->console_fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+		return session->console_fd < 0 ? -errno : 0;
+	}
+	return session_open("console", path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND,
+			    &session->console_fd);
+}
+
+static int session_open_listener(struct session *session)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	const char *path = session->opts->vsock;
+	int fd, ret;
+
+	if (!path)
+		return 0;
+	if (strlen(path) + sizeof("_4294967295") > sizeof(addr.sun_path)) {
+		log_err("--vsock %s: path too long", path);
+		return -ENAMETOOLONG;
+	}
+	memcpy(addr.sun_path, path, strlen(path));
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
+		session->listen_fd = fd;
+		if (listen(fd, 64) == 0)
+			return 0;
+	}
+	ret = -errno;
+	log_err("--vsock %s: %s", path, strerror(-ret));
+	if (session->listen_fd < 0)
+		fd_close(&fd);
+	return ret;
+}
+
+/** An unnamed file: nothing to clean up, whatever happens. */
+static int session_open_delta(struct session *session, u64 disk_bytes)
+{
+	const char *dir = session->opts->disk_dir;
+	int ret;
+
+	if (!disk_bytes)
+		return 0;
+	if (!dir) {
+		log_err("the snapshot has a scratch disk: --disk-dir is needed");
+		return -EINVAL;
+	}
+	session->disk_delta_fd = open(dir, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+	if (session->disk_delta_fd >= 0 &&
+	    ftruncate(session->disk_delta_fd, (off_t)disk_bytes) == 0)
+		return 0;
+	ret = -errno;
+	log_err("scratch disk in %s: %s", dir, strerror(-ret));
+	return ret;
+}
+
+static int session_read_request(struct session *session)
+{
+	int fd = session->opts->request_fd;
+	size_t used = 0;
+	ssize_t n;
+
+	if (fd < 0)
+		return 0;
+	do {
+		n = read(fd, session->request + used, sizeof(session->request) - used);
+		if (n < 0 && errno != EINTR) {
+			log_err("--request-fd %d: %s", fd, strerror(errno));
+			return -EIO;
+		}
+		used += n > 0 ? (size_t)n : 0;
+		if (used == sizeof(session->request)) {
+			log_err("--request-fd %d: more than %zu bytes", fd, used - 1);
+			return -E2BIG;
+		}
+	} while (n);
+	session->request_len_bytes = (u32)used;
+	return 0;
+}
+
+static int session_checkpoint(struct vm *vm, void *opaque)
+{
+	struct session *session = opaque;
+	int ret;
+
+	if (session->written)
+		return -EOPNOTSUPP;
+	ret = snap_write(session->writer, vm);
+	session->written = !ret;
+	return ret;
+}
+
+/** The part of the machine's configuration that a boot and a restore share. */
+static void session_config(struct session *session, struct vm_config *cfg)
+{
+	const struct opts *opts = session->opts;
+
+	cfg->pmem_fd = session->root_fd;
+	cfg->disk_base_fd = session->disk_base_fd;
+	cfg->disk_delta_fd = session->disk_delta_fd;
+	cfg->console_fd = session->console_fd;
+	cfg->ctl_fd = opts->ctl_fd;
+	cfg->vsock_listen_fd = session->listen_fd;
+	cfg->vsock_path = opts->vsock;
+	cfg->checkpoint = opts->snapshot ? session_checkpoint : NULL;
+	cfg->checkpoint_opaque = session;
+	cfg->checkpoint_exit = !opts->keep_running;
+	cfg->sandbox = true;
+	cfg->sandbox_options =
+		(opts->snapshot ? SECCOMP_SNAPSHOT : 0) | (opts->vsock ? SECCOMP_VSOCK_PATH : 0);
+#ifdef THAW_SANITIZER
+	cfg->sandbox_options |= SECCOMP_SANITIZER;
+#endif
+}
+
+static int session_boot(struct session *session)
+{
+	const struct opts *opts = session->opts;
+	struct vm_config cfg = {
+		.ram_bytes = opts->memory_bytes,
+		.nvcpus = (unsigned int)opts->vcpus,
+		.disk_bytes = opts->disk_bytes,
+		.serial = opts->serial,
+	};
+	struct boot_files files = {.cmdline = opts->cmdline};
+	struct vm *vm = &session->vm;
+	struct stat st;
+	int ret;
+
+	ret = session_open("kernel", opts->kernel, O_RDONLY, &session->kernel_fd);
+	ret = ret ?: session_open("initramfs", opts->initramfs, O_RDONLY, &session->initramfs_fd);
+	ret = ret ?: session_open("root image", opts->root, O_RDONLY, &session->root_fd);
+	ret = ret ?: session_open("disk base", opts->disk_base, O_RDONLY, &session->disk_base_fd);
+	ret = ret ?: session_open_delta(session, opts->disk_bytes);
+	if (ret)
+		return ret;
+	if (session->root_fd >= 0) {
+		session->root_path = realpath(opts->root, NULL);
+		if (!session->root_path || fstat(session->root_fd, &st) < 0) {
+			log_err("root image %s: %s", opts->root, strerror(errno));
+			return -EIO;
+		}
+		cfg.pmem_bytes = ALIGN_UP((u64)st.st_size, HUGE_SIZE_BYTES);
+	}
+	session_config(session, &cfg);
+	vm_init(vm, &cfg);
+	vm->clocks.start_ns = session->start_ns;
+	ret = vm_ram_map_anon(vm);
+	ret = ret ?: vm_create(vm);
+	ret = ret ?: vm_create_vcpus(vm);
+	ret = ret ?: vm_create_devices(vm);
+	if (ret)
+		return ret;
+	files.kernel_fd = session->kernel_fd;
+	files.initramfs_fd = session->initramfs_fd;
+	ret = boot_setup(vm, &files);
+	fd_close(&session->kernel_fd);
+	fd_close(&session->initramfs_fd);
+	return ret;
+}
+
+static int session_restore(struct session *session)
+{
+	const struct opts *opts = session->opts;
+	struct snap_restore_opts restore = {
+		.strategy = opts->strategy,
+		.recorder = opts->hot_fd >= 0 ? &session->recorder : NULL,
+	};
+	struct vm_config cfg = {0};
+	int ret;
+
+	ret = snap_open(&session->snap, opts->folder);
+	if (ret)
+		return ret;
+	ret = session_open_delta(session, session->snap.view.machine->disk_bytes);
+	if (ret)
+		return ret;
+	session_config(session, &cfg);
+	snap_vm_config(&session->snap, &cfg);
+	vm_init(&session->vm, &cfg);
+	session->vm.clocks.start_ns = session->start_ns;
+	ret = snap_restore(&session->snap, &session->vm, &restore);
+	/* Named in the result: what was not done exactly as asked. */
+	if (restore.plain_io || restore.hot_note)
+		snprintf(session->vm.start_note, sizeof(session->vm.start_note), "%s+%s",
+			 opts->strategy ? opts->strategy : snap_mem_find(NULL)->name,
+			 restore.plain_io ? "pread" : restore.hot_note);
+	return ret;
+}
+
+static int session_prepare_snapshot(struct session *session)
+{
+	const struct opts *opts = session->opts;
+	bool is_restore = opts->command == OPTS_RESTORE;
+	struct snap_write_opts write = {
+		.path = opts->snapshot,
+		.replace = opts->replace,
+		.name = opts->name,
+		.kernel = opts->guest_kernel,
+		.parent = opts->parent,
+		.root_image = session->root_path,
+		.base = is_restore ? &session->snap : NULL,
+	};
+
+	if (!opts->snapshot)
+		return 0;
+	if (!write.kernel)
+		write.kernel = is_restore ? session->snap.manifest.kernel : "unknown";
+	return snap_write_prepare(&write, &session->writer);
+}
+
+static int session_run(struct session *session)
+{
+	const struct opts *opts = session->opts;
+	struct thawdev_start start = {
+		.hostname = opts->hostname,
+		.request = session->request,
+	};
+	int ret;
+
+	ret = session_open_console(session);
+	ret = ret ?: session_open_listener(session);
+	ret = ret ?: session_read_request(session);
+	if (ret)
+		return ret;
+	start.request_len_bytes = session->request_len_bytes;
+	ret = opts->command == OPTS_BOOT ? session_boot(session) : session_restore(session);
+	ret = ret ?: session_prepare_snapshot(session);
+	ret = ret ?: thawdev_fill(&session->vm.thawdev, opts->command == OPTS_BOOT ? 1 : 0, &start);
+	if (ret)
+		return ret;
+	ret = vm_run(&session->vm);
+	if (!ret && session->vm.stop == VM_STOP_REQUESTED && opts->hot_fd >= 0)
+		ret = snap_hot_record_write(&session->recorder, &session->vm,
+					    session->snap.view.header->digest, opts->hot_fd);
+	return ret;
+}
+
+/** Before vm_run() has the channel, an error has to be told from here. */
+static void session_tell_error(const struct session *session, int error)
+{
+	struct ctl_msg msg = {
+		.version = CTL_VERSION,
+		.type = CTL_EXIT,
+		.reason = CTL_EXIT_ERROR,
+		.error = error,
+		.clocks = session->vm.clocks,
+	};
+
+	if (session->opts->ctl_fd < 0)
+		return;
+	snprintf(msg.text, sizeof(msg.text), "set-up failed: %s", strerror(-error));
+	if (ctl_send(session->opts->ctl_fd, &msg, -1))
+		log_warn("control channel: the owner does not hear the end");
+}
+
+static int session_exit_status(struct session *session, int ret)
+{
+	if (ret) {
+		if (session->vm.stop == VM_RUNNING)
+			session_tell_error(session, ret);
+		return EXIT_FAILURE;
+	}
+	switch (session->vm.stop) {
+	case VM_STOP_POWEROFF:
+	case VM_STOP_REQUESTED:
+	case VM_STOP_SNAPSHOT:
+		return EXIT_SUCCESS;
+	case VM_STOP_RESET:
+		return EXIT_RESET;
+	case VM_RUNNING:
+	case VM_STOP_ERROR:
+	default:
+		return EXIT_FAILURE;
+	}
+}
+
+/** Only what would outlive the process; the rest goes with it, and faster. */
+static void session_end(struct session *session)
+{
+	if (session->writer)
+		snap_write_abort(session->writer);
+	if (session->listen_fd >= 0 && unlink(session->opts->vsock) < 0)
+		log_warn("%s: %s", session->opts->vsock, strerror(errno));
+}
+
+static void process_prepare(void)
+{
+	struct rlimit files;
+
+	/* One heap: an arena for each vCPU thread would be private memory that nobody uses. */
+	mallopt(M_ARENA_MAX, 1);
+	/* A reader of the console or of a stream that goes away is an error code, not a death. */
+	signal(SIGPIPE, SIG_IGN);
+	/* A file size limit that the scratch disk runs into is an I/O error of the guest. */
+	signal(SIGXFSZ, SIG_IGN);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < VMM_FILES_MAX) {
+		files.rlim_cur = MIN(files.rlim_max, (rlim_t)VMM_FILES_MAX);
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static struct session session; /* 60 KiB, mostly untouched */
+	static struct opts opts;
+	u64 start_ns = clock_now_ns();
+	char why[256];
+	int ret;
+
+	log_init("thaw-vmm");
+	if (opts_parse(&opts, argc, argv, why, sizeof(why))) {
+		fprintf(stderr, "thaw-vmm: %s\n", why);
+		return EXIT_USAGE;
+	}
+	if (opts.command == OPTS_HELP) {
+		opts_help(stdout);
+		return EXIT_SUCCESS;
+	}
+	if (opts.command == OPTS_VERSION) {
+		printf("thaw-vmm %s\n", THAW_VERSION);
+		return EXIT_SUCCESS;
+	}
+	process_prepare();
+	session_init(&session, &opts, start_ns);
+	ret = session_run(&session);
+	ret = session_exit_status(&session, ret);
+	session_end(&session);
+	return ret;
+}

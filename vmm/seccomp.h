@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* System call filters of thaw-vmm: one for the event loop, a smaller one for vCPU threads.
+ * Violations kill the process. */
+#ifndef THAW_VMM_SECCOMP_H
+#define THAW_VMM_SECCOMP_H
+
+#include "vmm/util/types.h"
+
+enum seccomp_options {
+	/* a checkpoint will be written: openat, rename, fsync in the prepared folder */
+	SECCOMP_SNAPSHOT = 1u << 0,
+	SECCOMP_VSOCK_PATH = 1u << 1, /* guest-initiated streams connect to paths */
+	SECCOMP_SANITIZER = 1u << 2,  /* built with a sanitizer: its own calls */
+};
+
+/** seccomp_apply_main() - on the main thread, after every file is open and every vCPU thread was
+ * started. Return: 0 or -errno (logged). */
+int __must_check seccomp_apply_main(unsigned int options);
+
+/** seccomp_apply_vcpu() - on a vCPU thread, before its first KVM_RUN. Return: 0 or -errno (logged).
+ */
+int __must_check seccomp_apply_vcpu(unsigned int options);
+
+#endif

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hot set: the file, and making its pages ready in a clone.
+//
+// What it saves: a page that a clone touches first costs an exit, a fault in the host, and, when it
+// was read before it is written, both again. One call for a run of pages costs a fraction of that.
+// Write-hot pages are copied ahead (MADV_POPULATE_WRITE), so that the guest's write finds a private
+// page; read-hot ones stay shared with the page cache. Then KVM_PRE_FAULT_MEMORY puts both into the
+// guest's own page tables; without it the exits remain, but they find the host's page tables
+// filled.
+#include "vmm/snapshot/hot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kvm.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vmm/kvm/vm.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+/* Linux 5.14 and 6.11; older headers do not have them. */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef KVM_PRE_FAULT_MEMORY
+#define KVM_CAP_PRE_FAULT_MEMORY 236
+struct kvm_pre_fault_memory {
+	__u64 gpa;
+	__u64 size;
+	__u64 flags;
+	__u64 padding[5];
+};
+#define KVM_PRE_FAULT_MEMORY _IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory)
+#endif
+
+/* Runs that lie this close are mapped by one call: a few pages more cost less than a call. */
+#define HOT_GAP_PAGES 4
+
+_Static_assert(sizeof(struct snap_hot_header) == 48, "ABI: snapshots/FORMAT.md");
+_Static_assert(sizeof(struct snap_hot_run) == 16, "ABI: snapshots/FORMAT.md");
+
+static void hot_digest(const void *buf, size_t len_bytes, u8 out[SNAP_DIGEST_BYTES])
+{
+	struct snap_hot_header *copy = malloc(len_bytes);
+
+	/* At most a megabyte, for a moment. */
+	BUG_ON(!copy);
+	memcpy(copy, buf, len_bytes);
+	memset(copy->digest, 0, sizeof(copy->digest));
+	snap_digest_buf(copy, len_bytes, out);
+	free(copy);
+}
+
+/** Is [@gpa, @end) in one stretch of RAM? */
+static bool hot_in_ram(u64 gpa, u64 end_gpa, u64 ram_bytes)
+{
+	return end_gpa <= layout_low_ram_bytes(ram_bytes) ||
+	       (gpa >= LAYOUT_HIGH_RAM_GPA &&
+		end_gpa <= LAYOUT_HIGH_RAM_GPA + layout_high_ram_bytes(ram_bytes));
+}
+
+/** Does @run, which ends at @end_gpa, lie in the root image? Nothing is written there. */
+static bool hot_in_pmem(const struct snap_hot_run *run, u64 end_gpa, u64 ram_bytes, u64 pmem_bytes)
+{
+	u64 pmem_gpa = layout_pmem_gpa(ram_bytes);
+
+	return run->kind == SNAP_HOT_READ && run->gpa >= pmem_gpa &&
+	       end_gpa <= pmem_gpa + pmem_bytes;
+}
+
+static const char *hot_check_runs(const struct snap_hot_run *runs, u32 nruns, u64 ram_bytes,
+				  u64 pmem_bytes)
+{
+	u64 last_end_gpa = 0;
+
+	for (u32 i = 0; i < nruns; i++) {
+		const struct snap_hot_run *run = &runs[i];
+		u64 end_gpa;
+
+		if (run->gpa % PAGE_SIZE_BYTES || !run->npages ||
+		    !u64_add_ok(run->gpa, run->npages * PAGE_SIZE_BYTES, &end_gpa) ||
+		    (!hot_in_ram(run->gpa, end_gpa, ram_bytes) &&
+		     !hot_in_pmem(run, end_gpa, ram_bytes, pmem_bytes)))
+			return "a run lies outside of memory";
+		if (run->gpa < last_end_gpa)
+			return "runs are not in order";
+		if (run->kind != SNAP_HOT_READ && run->kind != SNAP_HOT_WRITE)
+			return "a run of unknown kind";
+		last_end_gpa = end_gpa;
+	}
+	return NULL;
+}
+
+int snap_hot_parse(const void *buf, size_t len_bytes, u64 ram_bytes, u64 pmem_bytes,
+		   const u8 state_digest[SNAP_DIGEST_BYTES], struct snap_hot *out, const char **why)
+{
+	const struct snap_hot_header *header = buf;
+	const struct snap_hot_run *runs = (const struct snap_hot_run *)(header + 1);
+	u8 digest[SNAP_DIGEST_BYTES];
+
+	*why = "not a hot set";
+	if (len_bytes < sizeof(*header) || header->magic != SNAP_HOT_MAGIC)
+		return -EINVAL;
+	*why = "unknown version";
+	if (header->version != SNAP_HOT_VERSION)
+		return -EPROTONOSUPPORT;
+	*why = "wrong size: the file is truncated or damaged";
+	if (header->nruns > SNAP_HOT_RUNS_MAX ||
+	    len_bytes != sizeof(*header) + header->nruns * sizeof(*runs))
+		return -EINVAL;
+	*why = "digest mismatch: the file was changed or is damaged";
+	hot_digest(buf, len_bytes, digest);
+	if (memcmp(digest, header->digest, sizeof(digest)) != 0)
+		return -EBADMSG;
+	*why = "recorded from another snapshot";
+	if (memcmp(state_digest, header->state_digest, SNAP_DIGEST_BYTES) != 0)
+		return -EINVAL;
+	*why = hot_check_runs(runs, header->nruns, ram_bytes, pmem_bytes);
+	if (*why)
+		return -EINVAL;
+	out->runs = runs;
+	out->nruns = header->nruns;
+	return 0;
+}
+
+int snap_hot_open(const struct snap *snap, struct snap_hot *out)
+{
+	const char *why;
+	u64 len_bytes;
+	int fd, ret;
+
+	*out = (struct snap_hot){0};
+	if (faccessat(snap->dirfd, SNAP_FILE_HOT, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+		return 0;
+	fd = snap_part_open(snap->dirfd, snap->path, SNAP_FILE_HOT, &len_bytes);
+	if (fd < 0)
+		return fd;
+	ret = -EFBIG;
+	why = "too large";
+	if (len_bytes >
+	    sizeof(struct snap_hot_header) + SNAP_HOT_RUNS_MAX * sizeof(struct snap_hot_run))
+		goto fail;
+	out->buf = malloc(len_bytes + 1); /* of an empty file as well */
+	ret = out->buf ? fd_pread_full(fd, out->buf, len_bytes, 0) : -ENOMEM;
+	why = "can't be read";
+	if (!ret)
+		ret = snap_hot_parse(out->buf, len_bytes, snap->view.machine->ram_bytes,
+				     snap->view.machine->pmem_bytes, snap->view.header->digest, out,
+				     &why);
+	if (!ret) {
+		fd_close(&fd);
+		return 0;
+	}
+fail:
+	log_err("%s/%s: %s", snap->path, SNAP_FILE_HOT, why);
+	fd_close(&fd);
+	snap_hot_close(out);
+	return ret;
+}
+
+void snap_hot_close(struct snap_hot *hot)
+{
+	free(hot->buf);
+	*hot = (struct snap_hot){0};
+}
+
+int snap_hot_build(const struct snap_hot_run *runs, u32 nruns,
+		   const u8 state_digest[SNAP_DIGEST_BYTES], void **out, size_t *len_bytes)
+{
+	struct snap_hot_header *header;
+
+	*len_bytes = sizeof(*header) + nruns * sizeof(*runs);
+	header = calloc(1, *len_bytes);
+	if (!header)
+		return -ENOMEM;
+	header->magic = SNAP_HOT_MAGIC;
+	header->version = SNAP_HOT_VERSION;
+	header->nruns = nruns;
+	memcpy(header->state_digest, state_digest, SNAP_DIGEST_BYTES);
+	if (nruns)
+		memcpy(header + 1, runs, nruns * sizeof(*runs));
+	hot_digest(header, *len_bytes, header->digest);
+	*out = header;
+	return 0;
+}
+
+/** [@gpa, @end) into the guest's page tables. Return: 0 or -errno. */
+static int hot_map(int vcpu_fd, u64 gpa, u64 end_gpa)
+{
+	struct kvm_pre_fault_memory range = {.gpa = gpa, .size = end_gpa - gpa};
+
+	/* The kernel moves gpa and size on; a signal may stop it in between. */
+	while (range.size) {
+		if (ioctl(vcpu_fd, KVM_PRE_FAULT_MEMORY, &range) < 0 && errno != EINTR &&
+		    errno != EAGAIN)
+			return -errno;
+	}
+	return 0;
+}
+
+static int hot_map_all(const struct snap_hot *hot, struct vm *vm)
+{
+	u64 gpa = 0, end_gpa = 0;
+	int ret = 0;
+
+	for (u32 i = 0; i < hot->nruns && !ret; i++) {
+		const struct snap_hot_run *run = &hot->runs[i];
+
+		if (run->gpa - end_gpa > HOT_GAP_PAGES * PAGE_SIZE_BYTES) {
+			ret = hot_map(vm->vcpus[0].fd, gpa, end_gpa);
+			gpa = run->gpa;
+		}
+		end_gpa = run->gpa + run->npages * PAGE_SIZE_BYTES;
+	}
+	return ret ? ret : hot_map(vm->vcpus[0].fd, gpa, end_gpa);
+}
+
+static void *hot_hva(const struct vm *vm, const struct snap_hot_run *run)
+{
+	u64 pmem_gpa = layout_pmem_gpa(vm->cfg.ram_bytes);
+
+	if (run->gpa >= pmem_gpa)
+		return (char *)vm->pmem_hva + (run->gpa - pmem_gpa);
+	return gmem_ptr(&vm->gmem, run->gpa, run->npages * PAGE_SIZE_BYTES);
+}
+
+static int hot_populate(const struct snap_hot *hot, struct vm *vm, enum snap_hot_kind kind)
+{
+	int advice = kind == SNAP_HOT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+
+	for (u32 i = 0; i < hot->nruns; i++) {
+		const struct snap_hot_run *run = &hot->runs[i];
+		u64 len_bytes = run->npages * PAGE_SIZE_BYTES;
+		void *hva;
+
+		if (run->kind != kind)
+			continue;
+		hva = hot_hva(vm, run);
+		BUG_ON(!hva);
+		/* EINVAL: Linux before 5.14; the pages will come when they are touched. */
+		if (madvise(hva, len_bytes, advice) < 0 && errno != EINVAL)
+			return -errno;
+	}
+	return 0;
+}
+
+int snap_hot_apply(const struct snap_hot *hot, struct vm *vm, bool *mapped)
+{
+	int ret;
+
+	*mapped = ioctl(vm->vm_fd, KVM_CHECK_EXTENSION, KVM_CAP_PRE_FAULT_MEMORY) > 0;
+	ret = hot_populate(hot, vm, SNAP_HOT_WRITE);
+	if (!ret && *mapped)
+		ret = hot_map_all(hot, vm);
+	/* Where guest pages are shadowed, or the hypervisor is nested: the call is there, but not
+	 * for this VM. */
+	if (ret == -EOPNOTSUPP) {
+		*mapped = false;
+		ret = 0;
+	}
+	if (!ret && !*mapped)
+		ret = hot_populate(hot, vm, SNAP_HOT_READ);
+	if (ret)
+		log_err("hot set: can't be made ready: %s", strerror(-ret));
+	return ret;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of restore strategies.
+#include "vmm/snapshot/mem.h"
+
+#include <string.h>
+
+/* In the order of help and documentation; the first is the default. */
+static const struct snap_mem_ops *const strategies[] = {
+	&snap_mem_ws,
+	&snap_mem_mmap,
+	&snap_mem_copy,
+	NULL,
+};
+
+const struct snap_mem_ops *snap_mem_find(const char *name)
+{
+	if (!name)
+		return strategies[0];
+	for (unsigned int i = 0; strategies[i]; i++) {
+		if (!strcmp(strategies[i]->name, name))
+			return strategies[i];
+	}
+	return NULL;
+}
+
+const struct snap_mem_ops *const *snap_mem_list(void)
+{
+	return strategies;
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Open a snapshot folder and check everything about it before anything of it is used.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vmm/kvm/cpuid.h"
+#include "vmm/kvm/layout.h"
+#include "vmm/kvm/vm.h"
+#include "vmm/snapshot/internal.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+/*
+ * Every file is opened once and checked through its descriptor, so what was checked is what is
+ * used. The folder is locked (shared) as long as the snapshot is open: a running clone reads its
+ * memory and disk from these files, so `thaw template rm` takes the lock exclusively first.
+ */
+
+u64 snap_memory_bytes(u64 ram_bytes)
+{
+	u64 high_bytes = layout_high_ram_bytes(ram_bytes);
+
+	return high_bytes ? LAYOUT_HIGH_RAM_GPA + high_bytes : layout_low_ram_bytes(ram_bytes);
+}
+
+/** check_owner() - nobody but root and this user can change what @st is about. Return: NULL or what
+ * is wrong. */
+static const char *check_owner(const struct stat *st)
+{
+	if (st->st_uid != 0 && st->st_uid != geteuid())
+		return "owned by another user";
+	if (st->st_mode & (S_IWGRP | S_IWOTH))
+		return "writable by others";
+	return NULL;
+}
+
+static int check_part(int fd, const char **why, u64 *len_bytes)
+{
+	struct stat st;
+
+	*why = "can't be examined";
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	*why = "not a regular file";
+	if (!S_ISREG(st.st_mode))
+		return -EINVAL;
+	*why = check_owner(&st);
+	if (*why)
+		return -EPERM;
+	*len_bytes = (u64)st.st_size;
+	return 0;
+}
+
+int snap_part_open(int dirfd, const char *path, const char *name, u64 *len_bytes)
+{
+	const char *why;
+	int fd, ret;
+
+	*len_bytes = 0;
+	/* O_NONBLOCK: a FIFO in this place must not hang the open; it has no effect on the regular
+	 * file that is asked for. */
+	fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0) {
+		ret = -errno;
+		log_err("%s/%s: %s", path, name,
+			ret == -ELOOP ? "is a symbolic link" : strerror(-ret));
+		return ret;
+	}
+	ret = check_part(fd, &why, len_bytes);
+	if (ret) {
+		log_err("%s/%s: %s", path, name, why);
+		fd_close(&fd);
+		return ret;
+	}
+	return fd;
+}
+
+/** read_part() - a small file whole. @out: the caller frees it. */
+static int read_part(int dirfd, const char *path, const char *name, size_t max_bytes, void **out,
+		     size_t *len_bytes)
+{
+	u64 size_bytes;
+	int fd, ret;
+
+	fd = snap_part_open(dirfd, path, name, &size_bytes);
+	if (fd < 0)
+		return fd;
+	*out = NULL;
+	ret = -EFBIG;
+	if (size_bytes > max_bytes)
+		goto out_close;
+	ret = -ENOMEM;
+	*out = malloc(size_bytes + 1);
+	if (!*out)
+		goto out_close;
+	ret = fd_read_full(fd, *out, size_bytes);
+	*len_bytes = size_bytes;
+out_close:
+	if (ret) {
+		log_err("%s/%s: %s", path, name, ret == -EFBIG ? "too large" : strerror(-ret));
+		free(*out);
+		*out = NULL;
+	}
+	fd_close(&fd);
+	return ret;
+}
+
+int snap_manifest_read(int dirfd, const char *path_for_messages, struct snap_manifest *out)
+{
+	char why[256] = "";
+	size_t len_bytes;
+	void *json;
+	int ret;
+
+	memset(out, 0, sizeof(*out));
+	ret = read_part(dirfd, path_for_messages, SNAP_FILE_MANIFEST, SNAP_MANIFEST_MAX_BYTES,
+			&json, &len_bytes);
+	if (ret)
+		return ret;
+	ret = snap_manifest_parse(json, len_bytes, out, why, sizeof(why));
+	if (ret)
+		log_err("%s/%s: %s", path_for_messages, SNAP_FILE_MANIFEST, why);
+	free(json);
+	return ret;
+}
+
+static int open_folder(struct snap *snap)
+{
+	const char *why = NULL;
+	struct stat st;
+	int ret;
+
+	snap->dirfd = open(snap->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (snap->dirfd < 0 || fstat(snap->dirfd, &st) < 0) {
+		ret = -errno;
+		log_err("%s: %s", snap->path, strerror(-ret));
+		return ret;
+	}
+	why = check_owner(&st);
+	if (why) {
+		log_err("%s: %s", snap->path, why);
+		return -EPERM;
+	}
+	if (flock(snap->dirfd, LOCK_SH | LOCK_NB) < 0) {
+		ret = errno == EWOULDBLOCK ? -EBUSY : -errno;
+		log_err("%s: %s", snap->path,
+			ret == -EBUSY ? "is being written or removed" : strerror(-ret));
+		return ret;
+	}
+	return 0;
+}
+
+static int load_state(struct snap *snap)
+{
+	u8 digest[SNAP_DIGEST_BYTES];
+	const char *why;
+	int ret;
+
+	ret = read_part(snap->dirfd, snap->path, SNAP_FILE_STATE, SNAP_STATE_MAX_BYTES,
+			&snap->state, &snap->state_len_bytes);
+	if (ret)
+		return ret;
+	ret = snap_parse(snap->state, snap->state_len_bytes, &snap->view, &why);
+	if (ret) {
+		log_err("%s/%s: %s", snap->path, SNAP_FILE_STATE, why);
+		return ret;
+	}
+	snap_digest_buf(snap->manifest.json, snap->manifest.json_len_bytes, digest);
+	if (memcmp(digest, snap->view.header->manifest_digest, sizeof(digest))) {
+		log_err("%s/%s: digest mismatch: the file was changed or is damaged; build the template again",
+			snap->path, SNAP_FILE_MANIFEST);
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+/** check_agreement() - manifest and state speak of the same machine. Return: NULL or what is wrong.
+ */
+static const char *check_agreement(const struct snap *snap)
+{
+	const struct snap_machine *machine = snap->view.machine;
+	const struct snap_manifest *manifest = &snap->manifest;
+	char vendor[13];
+
+	if (manifest->vcpus != machine->nvcpus)
+		return "vCPU count is not the one in the state file";
+	if (manifest->memory_bytes != snap_memory_bytes(machine->ram_bytes))
+		return "memory size is not the one in the state file";
+	if (manifest->disk_bytes != machine->disk_bytes)
+		return "disk size is not the one in the state file";
+	if (!manifest->root_bytes != !machine->pmem_bytes ||
+	    manifest->root_bytes > machine->pmem_bytes)
+		return "root image size is not the one in the state file";
+	snap_cpu_vendor(snap->view.cpuid, vendor);
+	if (strcmp(vendor, manifest->cpu_vendor) ||
+	    snap_cpu_signature(snap->view.cpuid) != manifest->cpu_signature)
+		return "CPU is not the one in the state file";
+	return NULL;
+}
+
+static int open_sized(struct snap *snap, const char *name, u64 want_bytes, int *fd)
+{
+	u64 len_bytes;
+	int ret;
+
+	ret = snap_part_open(snap->dirfd, snap->path, name, &len_bytes);
+	if (ret < 0)
+		return ret;
+	*fd = ret;
+	if (len_bytes == want_bytes)
+		return 0;
+	log_err("%s/%s: %s: it has %llu bytes, the snapshot was made with %llu", snap->path, name,
+		len_bytes < want_bytes ? "truncated" : "changed", (unsigned long long)len_bytes,
+		(unsigned long long)want_bytes);
+	return -EINVAL;
+}
+
+/**
+ * The manifest names any path of the host, and a hostile one would name a secret to have it mapped
+ * into its guest: only what begins like a file system image is. Linux,
+ * Documentation/filesystems/erofs.rst: the superblock.
+ */
+static bool is_erofs(int fd)
+{
+	const u32 magic = 0xe0f5e1e2;
+	u32 found = 0;
+
+	return fd_pread_full(fd, &found, sizeof(found), 1024) == 0 && found == magic;
+}
+
+static int open_root(struct snap *snap)
+{
+	const char *path = snap->manifest.root_image;
+	u64 len_bytes = 0;
+	const char *why;
+	int ret;
+
+	snap->root_fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (snap->root_fd < 0) {
+		ret = -errno;
+		log_err("%s: root image %s: %s", snap->path, path, strerror(-ret));
+		return ret;
+	}
+	ret = check_part(snap->root_fd, &why, &len_bytes);
+	if (ret) {
+		log_err("%s: root image %s: %s", snap->path, path, why);
+		return ret;
+	}
+	if (len_bytes != snap->manifest.root_bytes) {
+		log_err("%s: root image %s: it has %llu bytes, the snapshot was made with %llu",
+			snap->path, path, (unsigned long long)len_bytes,
+			(unsigned long long)snap->manifest.root_bytes);
+		return -EINVAL;
+	}
+	if (!is_erofs(snap->root_fd)) {
+		log_err("%s: root image %s: not an erofs file system", snap->path, path);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+int snap_load(struct snap *snap, const char *path)
+{
+	const char *why;
+	int ret;
+
+	memset(snap, 0, sizeof(*snap));
+	snap->dirfd = snap->memory_fd = snap->disk_fd = snap->root_fd = -1;
+	snap->path = strdup(path);
+	if (!snap->path)
+		return -ENOMEM;
+	ret = open_folder(snap);
+	if (ret)
+		return ret;
+	ret = snap_manifest_read(snap->dirfd, snap->path, &snap->manifest);
+	if (ret)
+		return ret;
+	ret = load_state(snap);
+	if (ret)
+		return ret;
+	why = check_agreement(snap);
+	if (why) {
+		log_err("%s/%s: %s", snap->path, SNAP_FILE_MANIFEST, why);
+		return -EINVAL;
+	}
+	ret = open_sized(snap, SNAP_FILE_MEMORY, snap->manifest.memory_bytes, &snap->memory_fd);
+	if (ret)
+		return ret;
+	if (snap->manifest.disk_bytes) {
+		ret = open_sized(snap, SNAP_FILE_DISK, snap->manifest.disk_bytes, &snap->disk_fd);
+		if (ret)
+			return ret;
+	}
+	return snap->manifest.root_image ? open_root(snap) : 0;
+}
+
+/** check_host() - the guest's CPUID against what KVM would give a new VM of this shape here. */
+static int check_host(const struct snap *snap)
+{
+	struct snap_cpuid *host;
+	char why[256] = "";
+	int kvm_fd, ret;
+
+	kvm_fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	if (kvm_fd < 0) {
+		ret = -errno;
+		log_err("/dev/kvm: %s", strerror(-ret));
+		return ret;
+	}
+	ret = -ENOMEM;
+	host = malloc(sizeof(*host));
+	if (!host)
+		goto out_close;
+	ret = cpuid_supported(kvm_fd, snap->view.nvcpus, host);
+	if (ret)
+		goto out_free;
+	ret = snap_cpu_check(snap->view.cpuid, host, why, sizeof(why));
+	if (ret)
+		log_err("%s/%s: %s; build the template on this machine", snap->path,
+			SNAP_FILE_STATE, why);
+out_free:
+	free(host);
+out_close:
+	fd_close(&kvm_fd);
+	return ret;
+}
+
+int snap_open(struct snap *snap, const char *path)
+{
+	int ret = snap_load(snap, path);
+
+	return ret ? ret : check_host(snap);
+}
+
+void snap_close(struct snap *snap)
+{
+	snap_manifest_free(&snap->manifest);
+	free(snap->state);
+	free(snap->path);
+	snap->state = NULL;
+	snap->path = NULL;
+	fd_close(&snap->memory_fd);
+	fd_close(&snap->disk_fd);
+	fd_close(&snap->root_fd);
+	/* Last: it holds the lock. */
+	fd_close(&snap->dirfd);
+}
+
+void snap_vm_config(const struct snap *snap, struct vm_config *cfg)
+{
+	const struct snap_machine *machine = snap->view.machine;
+
+	cfg->ram_bytes = machine->ram_bytes;
+	cfg->nvcpus = machine->nvcpus;
+	cfg->pmem_fd = snap->root_fd;
+	cfg->pmem_bytes = machine->pmem_bytes;
+	cfg->disk_base_fd = snap->disk_fd;
+	cfg->disk_bytes = machine->disk_bytes;
+}

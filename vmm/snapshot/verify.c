@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Read a whole snapshot and compare it with its digests; off the hot path.
+#include <errno.h>
+#include <string.h>
+
+#include "vmm/snapshot/internal.h"
+#include "vmm/util/log.h"
+
+/** compare() - log what is wrong with the file @name. @ret: of making @digest. */
+static int compare(const struct snap *snap, const char *name, int ret,
+		   const u8 digest[SNAP_DIGEST_BYTES], const char *want)
+{
+	char hex[SNAP_DIGEST_HEX];
+
+	if (ret) {
+		log_err("%s/%s: %s", snap->path, name,
+			ret == -ENODATA ? "truncated" : strerror(-ret));
+		return ret;
+	}
+	snap_digest_hex(digest, hex);
+	if (!strcmp(hex, want))
+		return 0;
+	log_err("%s/%s: digest mismatch: the file was changed or is damaged; build the template again",
+		snap->path, name);
+	return -EBADMSG;
+}
+
+int snap_verify(const struct snap *snap)
+{
+	const struct snap_manifest *manifest = &snap->manifest;
+	u8 digest[SNAP_DIGEST_BYTES];
+	int ret;
+
+	ret = snap_digest_sparse(snap->memory_fd, manifest->memory_bytes, digest);
+	ret = compare(snap, SNAP_FILE_MEMORY, ret, digest, manifest->memory_digest);
+	if (ret)
+		return ret;
+	if (snap->disk_fd >= 0) {
+		ret = snap_digest_sparse(snap->disk_fd, manifest->disk_bytes, digest);
+		ret = compare(snap, SNAP_FILE_DISK, ret, digest, manifest->disk_digest);
+		if (ret)
+			return ret;
+	}
+	if (snap->root_fd >= 0) {
+		ret = snap_digest_plain(snap->root_fd, manifest->root_bytes, digest);
+		ret = compare(snap, "root image", ret, digest, manifest->root_digest);
+	}
+	return ret;
+}

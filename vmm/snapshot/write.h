@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's parts, and the transfer queue that the copy strategy shares with it; nothing outside
+ * of this folder and its tests includes it. */
+#ifndef THAW_SNAPSHOT_WRITE_H
+#define THAW_SNAPSHOT_WRITE_H
+
+#include "vmm/kvm/gmem.h"
+#include "vmm/snapshot/internal.h"
+#include "vmm/util/ring.h"
+
+/*
+ * Many transfers of up to 1 MiB between one file and memory, BULK_DEPTH of them in flight.
+ */
+#define BULK_DEPTH     32u
+#define BULK_MAX_BYTES MIB
+
+struct bulk;
+
+/** bulk_new() - transfers in direction @op (RING_READ or RING_WRITE) with file 0 of @ring. Return:
+ * NULL without memory. */
+struct bulk *bulk_new(struct ring *ring, enum ring_op op);
+/** bulk_add() - @len_bytes between @hva and @offset_bytes; @hva must stay valid until bulk_end().
+ * Waits while too many are in flight. Return: 0 or -errno of any transfer so far (-ENODATA: the
+ * file ended). */
+int __must_check bulk_add(struct bulk *bulk, void *hva, u64 offset_bytes, u64 len_bytes);
+/** bulk_end() - wait for all, free @bulk. Return: 0 or -errno of the first that failed. */
+int __must_check bulk_end(struct bulk *bulk);
+
+/** snap_ram_write() - the RAM of @gmem (nobody writes to it) into file 0 of @ring, holes for zero
+ * pages.
+ * @pagemap_fd: /proc/self/pagemap, or -1: then every page is looked at.
+ * @base_fd: memory file that the RAM may be a private mapping of, or -1.
+ * @digest: block digest of the file. Return: 0 or -errno. */
+int __must_check snap_ram_write(struct ring *ring, const struct gmem *gmem, int pagemap_fd,
+				int base_fd, u64 file_bytes, u8 digest[SNAP_DIGEST_BYTES]);
+
+/** A snapshot on its way to the disk. */
+struct snap_writer {
+	struct snap_write_opts opts; /* strings owned; base not */
+	int parent_fd;		     /* the folder that the target stands in */
+	const char *target;	     /* name of the target in it: the end of opts.path */
+	char temp[128];		     /* name of the temporary folder in it; "" = none */
+	int temp_fd;		     /* exclusively locked */
+	int memory_fd, disk_fd, state_fd, manifest_fd;
+	int pagemap_fd;	  /* -1: every page is looked at */
+	struct ring ring; /* over memory_fd */
+	bool ring_ready;
+	u64 root_bytes;
+	char root_digest[SNAP_DIGEST_HEX];
+};
+
+/** snap_writer_open() - fill in everything of @writer from opts.path up to the four files. Return:
+ * 0 or -errno (logged). */
+int __must_check snap_writer_open(struct snap_writer *writer);
+
+/** snap_writer_close() - remove the temporary folder, if it is still one, and close the files. */
+void snap_writer_close(struct snap_writer *writer);
+
+/** snap_writer_publish() - modes, sync, rename over the target. Return: 0 or -errno (logged). */
+int __must_check snap_writer_publish(struct snap_writer *writer, bool has_disk);
+
+struct virtio_dev;
+
+struct virtio_dev;
+
+/** snap_writer_store() - snap_write() but for the collecting: no KVM needed. @blk: NULL without a
+ * disk. Return: 0 or -errno (logged). */
+int __must_check snap_writer_store(struct snap_writer *writer, const struct snap_view *parts,
+				   const struct gmem *gmem, struct virtio_dev *blk);
+
+#endif

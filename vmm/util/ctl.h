@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control channel of a thaw-vmm: SOCK_SEQPACKET, one fixed-size message a packet, at most one
+ * fd with it.
+ *
+ * The owner (thaw, later thawd) keeps one end, thaw-vmm gets the other by number. When the owner's
+ * end closes, thaw-vmm ends: no VM outlives its owner unless the owner handed the channel on.
+ */
+#ifndef THAW_UTIL_CTL_H
+#define THAW_UTIL_CTL_H
+
+#include "vmm/util/types.h"
+
+#define CTL_VERSION 1
+
+enum ctl_type {
+	/* owner to VMM */
+	CTL_CONNECT = 1, /* fd: a connected Unix stream socket; port: guest vsock port. The VMM
+			    bridges them and owns the fd. On refusal it closes it. */
+	CTL_STOP = 2,	 /* end at once */
+
+	/* VMM to owner */
+	/* fd: a Unix stream socket that a guest process opened to host port `port` */
+	CTL_ACCEPT = 64,
+	CTL_RUNNING = 65,  /* set-up done, vCPUs about to run: clocks filled up to t_run_ns */
+	CTL_RESUMED = 66,  /* the guest is back from the checkpoint call: t_resumed_ns */
+	CTL_READY = 67,	   /* the shim listens */
+	CTL_SNAPSHOT = 68, /* a snapshot was written (error 0) or failed (error, text) */
+	CTL_EXIT = 69,	   /* last message: reason, text */
+};
+
+enum ctl_exit_reason {
+	CTL_EXIT_POWEROFF = 0, /* ACPI S5 */
+	CTL_EXIT_RESET = 1,    /* the guest asked for a reset, or triple-faulted */
+	CTL_EXIT_STOPPED = 2,  /* CTL_STOP or signal */
+	CTL_EXIT_SNAPSHOT = 3, /* the snapshot is written and the VM was told to end then */
+	CTL_EXIT_ERROR = 4,    /* thaw-vmm's own fault: error, text */
+};
+
+/* CLOCK_MONOTONIC of the host, nanoseconds; 0 = did not happen yet. */
+struct ctl_clocks {
+	u64 start_ns;	    /* main() was entered */
+	u64 first_ioctl_ns; /* before KVM_CREATE_VM */
+	u64 state_set_ns;   /* vCPU state set (restore), or registers set (boot) */
+	u64 run_ns;	    /* before the first KVM_RUN */
+	u64 resumed_ns;	    /* THAW_CMD_RESUMED arrived */
+};
+
+struct ctl_msg {
+	u32 version; /* CTL_VERSION */
+	u32 type;    /* enum ctl_type */
+	u32 port;
+	u32 reason; /* enum ctl_exit_reason */
+	s32 error;  /* -errno or 0 */
+	u32 reserved;
+	u64 generation; /* CTL_RUNNING, CTL_RESUMED */
+	struct ctl_clocks clocks;
+	char text[192]; /* NUL-terminated */
+};
+
+_Static_assert(sizeof(struct ctl_msg) == 264, "ABI between thaw and thaw-vmm");
+
+/**
+ * ctl_send() - send @msg and, if @fd >= 0, a duplicate of @fd (the caller keeps its own). Does not
+ * block. Return: 0 or -errno (-EAGAIN: the peer does not read; -EPIPE).
+ */
+int __must_check ctl_send(int sock, const struct ctl_msg *msg, int fd);
+
+/**
+ * ctl_recv() - receive one message; the peer is not trusted: size, version, NUL and fd count are
+ * checked.
+ * @fd: gets the received fd (close-on-exec) or -1; the caller owns it.
+ *
+ * Return: 1, 0 at the end of the channel, -EAGAIN, -EPROTO (malformed), or -errno.
+ */
+int __must_check ctl_recv(int sock, struct ctl_msg *msg, int *fd);
+
+#endif
