@@ -34,7 +34,7 @@ UTIL_SRCS := vmm/util/log.c vmm/util/util.c vmm/util/ev.c vmm/util/ctl.c vmm/uti
 
 KVM_SRCS := vmm/kvm/gmem.c vmm/kvm/bus.c vmm/kvm/ioapic.c vmm/kvm/acpi.c vmm/kvm/boot.c vmm/kvm/cpuid.c vmm/kvm/msr.c \
 	vmm/kvm/serial.c vmm/kvm/thawdev.c vmm/kvm/vcpu.c vmm/kvm/vcpu_state.c vmm/kvm/vm.c vmm/kvm/vm_mem.c vmm/kvm/vm_loop.c \
-	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c
+	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c vmm/zygote.c
 
 VIRTIO_SRCS := vmm/virtio/virtq.c vmm/virtio/virtio.c vmm/virtio/mmio.c vmm/virtio/console.c vmm/virtio/rng.c \
 	vmm/virtio/pmem.c vmm/virtio/blk.c vmm/virtio/blk_io.c vmm/virtio/blk_parse.c vmm/virtio/blk_map.c vmm/virtio/blk_image.c \
@@ -59,6 +59,8 @@ UNIT_TESTS := test_hot test_gmem test_bus test_ioapic test_acpi test_cpuid test_
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_snap_cpu test_snap_write test_snap_kvm test_frame test_exec
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_frame
+
+UNIT_TESTS += test_machine_wait test_zygote
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c

@@ -2,7 +2,8 @@
 // thaw-vmm: one virtual machine a process.
 //
 // Linear: parse, open every file, boot or restore, then vm_run(), which puts the system call
-// filters on before the guest runs and comes back when the VM has ended.
+// filters on before the guest runs and comes back when the VM has ended. With --zygote-fd the
+// process forks where the snapshot is open (vmm/zygote.c); each new one goes on from there.
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -24,6 +25,7 @@
 #include "vmm/snapshot/snapshot.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
+#include "vmm/zygote.h"
 
 #define EXIT_USAGE 2
 #define EXIT_RESET 3
@@ -35,6 +37,8 @@
 struct session {
 	const struct opts *opts;
 	u64 start_ns;
+	int ctl_fd; /* -1: none; not owned */
+	bool wait;  /* for CTL_START, once all else is done */
 	int kernel_fd, initramfs_fd, root_fd, disk_base_fd, disk_delta_fd, console_fd, listen_fd;
 	char *root_path; /* absolute, for the manifest; owned */
 	char request[THAW_REQUEST_BYTES];
@@ -50,6 +54,8 @@ static void session_init(struct session *session, const struct opts *opts, u64 s
 {
 	session->opts = opts;
 	session->start_ns = start_ns;
+	session->ctl_fd = opts->ctl_fd;
+	session->wait = opts->wait;
 	session->kernel_fd = -1;
 	session->initramfs_fd = -1;
 	session->root_fd = -1;
@@ -132,23 +138,26 @@ static int session_open_delta(struct session *session, u64 disk_bytes)
 	return ret;
 }
 
-static int session_read_request(struct session *session)
+/** @is_file: only a file will do, whose reads always end; it is read from its start. */
+static int session_read_request(struct session *session, int fd, bool is_file)
 {
-	int fd = session->opts->request_fd;
 	size_t used = 0;
 	ssize_t n;
 
 	if (fd < 0)
 		return 0;
 	do {
-		n = read(fd, session->request + used, sizeof(session->request) - used);
+		char *to = session->request + used;
+		size_t room = sizeof(session->request) - used;
+
+		n = is_file ? pread(fd, to, room, (off_t)used) : read(fd, to, room);
 		if (n < 0 && errno != EINTR) {
-			log_err("--request-fd %d: %s", fd, strerror(errno));
+			log_err("first request, fd %d: %s", fd, strerror(errno));
 			return -EIO;
 		}
 		used += n > 0 ? (size_t)n : 0;
 		if (used == sizeof(session->request)) {
-			log_err("--request-fd %d: more than %zu bytes", fd, used - 1);
+			log_err("first request, fd %d: more than %zu bytes", fd, used - 1);
 			return -E2BIG;
 		}
 	} while (n);
@@ -168,6 +177,30 @@ static int session_checkpoint(struct vm *vm, void *opaque)
 	return ret;
 }
 
+/** Identity and first request, right before the vCPUs run. */
+static int session_fill(struct session *session, const char *hostname)
+{
+	struct thawdev_start start = {
+		.hostname = hostname,
+		.request = session->request,
+		.request_len_bytes = session->request_len_bytes,
+	};
+
+	return thawdev_fill(&session->vm.thawdev, session->opts->command == OPTS_BOOT ? 1 : 0,
+			    &start);
+}
+
+/** CTL_START: what a clone is made unique by is made now, not when the VM was. */
+static int session_start(struct vm *vm, void *opaque, const char *hostname, int request_fd)
+{
+	struct session *session = opaque;
+	int ret;
+
+	ret = session_read_request(session, request_fd, true);
+	ret = ret ?: snap_restore_time(&session->snap, vm);
+	return ret ?: session_fill(session, *hostname ? hostname : NULL);
+}
+
 /** The part of the machine's configuration that a boot and a restore share. */
 static void session_config(struct session *session, struct vm_config *cfg)
 {
@@ -177,15 +210,18 @@ static void session_config(struct session *session, struct vm_config *cfg)
 	cfg->disk_base_fd = session->disk_base_fd;
 	cfg->disk_delta_fd = session->disk_delta_fd;
 	cfg->console_fd = session->console_fd;
-	cfg->ctl_fd = opts->ctl_fd;
+	cfg->ctl_fd = session->ctl_fd;
+	cfg->start = session->wait ? session_start : NULL;
+	cfg->start_opaque = session;
 	cfg->vsock_listen_fd = session->listen_fd;
 	cfg->vsock_path = opts->vsock;
 	cfg->checkpoint = opts->snapshot ? session_checkpoint : NULL;
 	cfg->checkpoint_opaque = session;
 	cfg->checkpoint_exit = !opts->keep_running;
 	cfg->sandbox = true;
-	cfg->sandbox_options =
-		(opts->snapshot ? SECCOMP_SNAPSHOT : 0) | (opts->vsock ? SECCOMP_VSOCK_PATH : 0);
+	cfg->sandbox_options = (opts->snapshot ? SECCOMP_SNAPSHOT : 0) |
+			       (opts->vsock ? SECCOMP_VSOCK_PATH : 0) |
+			       (session->wait ? SECCOMP_WAIT : 0);
 #ifdef THAW_SANITIZER
 	cfg->sandbox_options |= SECCOMP_SANITIZER;
 #endif
@@ -247,7 +283,8 @@ static int session_restore(struct session *session)
 	struct vm_config cfg = {0};
 	int ret;
 
-	ret = snap_open(&session->snap, opts->folder);
+	/* Of a zygote's child it is open already. */
+	ret = session->snap.path ? 0 : snap_open(&session->snap, opts->folder);
 	if (ret)
 		return ret;
 	ret = session_open_delta(session, session->snap.view.machine->disk_bytes);
@@ -290,21 +327,17 @@ static int session_prepare_snapshot(struct session *session)
 static int session_run(struct session *session)
 {
 	const struct opts *opts = session->opts;
-	struct thawdev_start start = {
-		.hostname = opts->hostname,
-		.request = session->request,
-	};
 	int ret;
 
 	ret = session_open_console(session);
 	ret = ret ?: session_open_listener(session);
-	ret = ret ?: session_read_request(session);
+	ret = ret ?: session_read_request(session, opts->request_fd, false);
 	if (ret)
 		return ret;
-	start.request_len_bytes = session->request_len_bytes;
 	ret = opts->command == OPTS_BOOT ? session_boot(session) : session_restore(session);
 	ret = ret ?: session_prepare_snapshot(session);
-	ret = ret ?: thawdev_fill(&session->vm.thawdev, opts->command == OPTS_BOOT ? 1 : 0, &start);
+	if (!session->wait)
+		ret = ret ?: session_fill(session, opts->hostname);
 	if (ret)
 		return ret;
 	ret = vm_run(&session->vm);
@@ -325,10 +358,10 @@ static void session_tell_error(const struct session *session, int error)
 		.clocks = session->vm.clocks,
 	};
 
-	if (session->opts->ctl_fd < 0)
+	if (session->ctl_fd < 0)
 		return;
 	snprintf(msg.text, sizeof(msg.text), "set-up failed: %s", strerror(-error));
-	if (ctl_send(session->opts->ctl_fd, &msg, -1))
+	if (ctl_send(session->ctl_fd, &msg, -1))
 		log_warn("control channel: the owner does not hear the end");
 }
 
@@ -360,6 +393,18 @@ static void session_end(struct session *session)
 		snap_write_abort(session->writer);
 	if (session->listen_fd >= 0 && unlink(session->opts->vsock) < 0)
 		log_warn("%s: %s", session->opts->vsock, strerror(errno));
+}
+
+/** Return: 1 in a new process that has a VM to make; 0 or -errno in the zygote, at its end. */
+static int session_serve_zygote(struct session *session)
+{
+	int ret;
+
+	ret = snap_open(&session->snap, session->opts->folder);
+	ret = ret ?: zygote_serve(session->opts->zygote_fd, &session->ctl_fd);
+	session->start_ns = clock_now_ns();
+	session->wait = true;
+	return ret;
 }
 
 static void process_prepare(void)
@@ -401,6 +446,11 @@ int main(int argc, char **argv)
 	}
 	process_prepare();
 	session_init(&session, &opts, start_ns);
+	if (opts.zygote_fd >= 0) {
+		ret = session_serve_zygote(&session);
+		if (ret <= 0)
+			return ret ? EXIT_FAILURE : EXIT_SUCCESS;
+	}
 	ret = session_run(&session);
 	ret = session_exit_status(&session, ret);
 	session_end(&session);

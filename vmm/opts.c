@@ -92,6 +92,10 @@ static const struct opts_option opts_table[] = {
 	 "how guest memory comes back"},
 	{"--hot-fd", "N", OPTS_RESTORE, opts_parse_fd, FIELD(hot_fd),
 	 "record which pages are touched, and write that there at the end; needs --strategy mmap"},
+	{"--wait", NULL, OPTS_RESTORE, NULL, FIELD(wait),
+	 "do all but run, then wait for the start on the control channel"},
+	{"--zygote-fd", "N", OPTS_RESTORE, opts_parse_fd, FIELD(zygote_fd),
+	 "open the snapshot, then make a waiting VM for each request that comes there"},
 	{"--parent", "NAME", OPTS_RESTORE, opts_parse_text, FIELD(parent),
 	 "with --snapshot: the template this one was made from"},
 	{"--disk-dir", "DIR", BOTH, opts_parse_text, FIELD(disk_dir),
@@ -184,6 +188,14 @@ static const char *opts_check(const struct opts *opts)
 		return "--disk-base needs --disk-size";
 	if (opts->hot_fd >= 0 && (!opts->strategy || strcmp(opts->strategy, "mmap") != 0))
 		return "--hot-fd needs --strategy mmap";
+	if (opts->wait && opts->ctl_fd < 0)
+		return "--wait needs --ctl-fd";
+	if (opts->zygote_fd >= 0 &&
+	    (opts->wait || opts->ctl_fd >= 0 || opts->vsock || opts->console))
+		return "--zygote-fd goes without --wait, --ctl-fd, --vsock and --console";
+	if ((opts->wait || opts->zygote_fd >= 0) &&
+	    (opts->request_fd >= 0 || opts->hostname || opts->snapshot || opts->hot_fd >= 0))
+		return "a VM that waits takes no --request-fd, --hostname, --snapshot or --hot-fd";
 	if (opts->snapshot && !opts->name)
 		return "--snapshot needs --name";
 	if (!opts->snapshot && (opts->name || opts->guest_kernel || opts->parent || opts->replace ||
@@ -201,7 +213,8 @@ int opts_parse(struct opts *opts, int argc, char *const *argv, char *why, size_t
 			      .memory_bytes = 512 * MIB,
 			      .ctl_fd = -1,
 			      .request_fd = -1,
-			      .hot_fd = -1};
+			      .hot_fd = -1,
+			      .zygote_fd = -1};
 	for (size_t i = 0; argc >= 2 && i < ARRAY_SIZE(opts_commands); i++) {
 		if (!strcmp(argv[1], opts_commands[i].name))
 			opts->command = opts_commands[i].command;

@@ -23,7 +23,9 @@ struct opts {
 	bool serial;
 	/* restore */
 	const char *folder, *strategy, *parent;
-	int hot_fd; /* -1: not given */
+	int hot_fd;    /* -1: not given */
+	int zygote_fd; /* -1: not given */
+	bool wait;
 	/* both */
 	const char *disk_dir, *console, *vsock, *hostname;
 	int ctl_fd, request_fd; /* -1: not given */

@@ -34,6 +34,7 @@ enum seccomp_who {
 	SNAP = 1u << 2,	 /* the event loop, if it may write a snapshot */
 	PATHS = 1u << 3, /* both, if guest streams go to paths */
 	SANITIZER = 1u << 4,
+	WAIT = 1u << 5, /* the event loop, if the VM waits for its start */
 	BOTH = LOOP | VCPU,
 };
 
@@ -148,9 +149,14 @@ static const struct {
 	unsigned int who;
 } seccomp_ioctls[] = {
 	{KVM_RUN, VCPU},
-	{KVM_SIGNAL_MSI, BOTH},	     /* interrupts */
-	{KVM_GET_REGS, BOTH},	     /* where a vCPU failed; snapshot */
-	{KVM_KVMCLOCK_CTRL, LOOP},   /* after a pause */
+	{KVM_SIGNAL_MSI, BOTH},	   /* interrupts */
+	{KVM_GET_REGS, BOTH},	   /* where a vCPU failed; snapshot */
+	{KVM_KVMCLOCK_CTRL, LOOP}, /* after a pause */
+	{KVM_SET_CLOCK, WAIT},	   /* the clocks go on from the snapshot, not from the set-up */
+	{KVM_GET_MSRS, WAIT},
+	{KVM_SET_MSRS, WAIT},
+	{KVM_GET_DEVICE_ATTR, WAIT},
+	{KVM_SET_DEVICE_ATTR, WAIT},
 	{KVM_CHECK_EXTENSION, SNAP}, /* size of the XSAVE area */
 	{KVM_GET_MP_STATE, SNAP},
 	{KVM_GET_SREGS, SNAP},
@@ -282,6 +288,7 @@ static int seccomp_apply(unsigned int who)
 int seccomp_apply_main(unsigned int options)
 {
 	return seccomp_apply(LOOP | (options & SECCOMP_SNAPSHOT ? SNAP : 0) |
+			     (options & SECCOMP_WAIT ? WAIT : 0) |
 			     (options & SECCOMP_VSOCK_PATH ? PATHS : 0) |
 			     (options & SECCOMP_SANITIZER ? SANITIZER : 0));
 }

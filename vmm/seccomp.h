@@ -10,6 +10,7 @@ enum seccomp_options {
 	/* a checkpoint will be written: openat, rename, fsync in the prepared folder */
 	SECCOMP_SNAPSHOT = 1u << 0,
 	SECCOMP_VSOCK_PATH = 1u << 1, /* guest-initiated streams connect to paths */
+	SECCOMP_WAIT = 1u << 3,	      /* the clocks are set again when a waiting VM starts */
 	SECCOMP_SANITIZER = 1u << 2,  /* built with a sanitizer: its own calls */
 };
 

@@ -101,6 +101,11 @@ static void do_kvm_get_lapic(void)
 	ioctl(-1, KVM_GET_LAPIC, 0);
 }
 
+static void do_kvm_set_clock(void)
+{
+	ioctl(-1, KVM_SET_CLOCK, 0);
+}
+
 static void do_epoll(void)
 {
 	struct epoll_event event;
@@ -170,6 +175,7 @@ static void test_allowed(void)
 	CHECK(survives(VCPU, 0, do_kvm_run));
 	CHECK(survives(MAIN, SECCOMP_SNAPSHOT, do_kvm_get_lapic));
 	CHECK(survives(MAIN, SECCOMP_SNAPSHOT, do_renameat));
+	CHECK(survives(MAIN, SECCOMP_WAIT, do_kvm_set_clock));
 	CHECK(survives(MAIN, SECCOMP_VSOCK_PATH, do_socket));
 	CHECK(survives(VCPU, SECCOMP_VSOCK_PATH, do_socket));
 }
@@ -193,6 +199,8 @@ static void test_killed(void)
 	CHECK(!survives(MAIN, all, do_inet_socket));
 	CHECK(!survives(MAIN, 0, do_renameat));
 	CHECK(!survives(MAIN, SECCOMP_VSOCK_PATH, do_kvm_get_lapic));
+	CHECK(!survives(MAIN, all, do_kvm_set_clock));
+	CHECK(!survives(VCPU, SECCOMP_WAIT, do_kvm_set_clock));
 	/* What belongs to the other thread. */
 	CHECK(!survives(MAIN, all, do_kvm_run));
 	CHECK(!survives(VCPU, all, do_epoll));

@@ -98,6 +98,15 @@ static void test_refusals(void)
 	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3");
 	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3", "--strategy", "ws");
 	REFUSE("--hostname", "restore", "d", "--hostname", "");
+	REFUSE("--wait needs --ctl-fd", "restore", "d", "--wait");
+	REFUSE("--wait", "boot", "--wait");
+	REFUSE("a VM that waits", "restore", "d", "--wait", "--ctl-fd", "3", "--request-fd", "4");
+	REFUSE("a VM that waits", "restore", "d", "--zygote-fd", "3", "--hostname", "h");
+	REFUSE("a VM that waits", "restore", "d", "--zygote-fd", "3", "--snapshot", "s", "--name",
+	       "n");
+	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--ctl-fd", "4");
+	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--vsock", "v");
+	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--wait", "--ctl-fd", "4");
 }
 
 static void test_help_names_every_option(void)

@@ -48,4 +48,8 @@ int __must_check vcpu_save(struct vcpu *vcpu, struct snap_vcpu *out);
  * checked in shape. A short KVM_SET_MSRS is -EIO. */
 int __must_check vcpu_load(struct vcpu *vcpu, const struct snap_vcpu *in);
 
+/** vcpu_load_time() - once more the part of it that real time has moved on since: TSC and deadline
+ * timer. vCPU 0 first; it has not run yet. Return: 0 or -errno (logged). */
+int __must_check vcpu_load_time(struct vcpu *vcpu, const struct snap_vcpu *in);
+
 #endif

@@ -290,3 +290,20 @@ int vcpu_load(struct vcpu *vcpu, const struct snap_vcpu *in)
 	}
 	return 0;
 }
+
+int vcpu_load_time(struct vcpu *vcpu, const struct snap_vcpu *in)
+{
+	struct vcpu_msrs msrs, deadline;
+	const struct snap_msr *tsc;
+	int ret;
+
+	ret = vcpu_split_msrs(in, &msrs, &deadline, &tsc);
+	if (ret >= 0)
+		ret = vcpu_load_tsc(vcpu, tsc);
+	/* Its timer may have fired while the vCPU waited. Armed anew, it fires when the guest
+	 * expects it; should the first one be in the LAPIC already, it is one tick too many, which
+	 * a guest takes for the early one it is. */
+	if (ret >= 0)
+		ret = vcpu_set_msrs(vcpu, &deadline);
+	return MIN(ret, 0);
+}

@@ -47,8 +47,14 @@ struct vm_config {
 	int (*checkpoint)(struct vm *vm, void *opaque);
 	void *checkpoint_opaque;
 	bool checkpoint_exit; /* end the VM after a successful checkpoint */
-	bool sandbox;	      /* vm_run() applies the system call filters before the guest runs */
-	u32 sandbox_options;  /* enum seccomp_options */
+	/* NULL: run at once. Otherwise vm_run() tells CTL_WAITING and waits for CTL_START, and this
+	 * is called on the event loop right before the vCPUs run, under the system call filter.
+	 * @request_fd: -1 or the file that came along; not owned. 0 or -errno (logged): the VM
+	 * ends. */
+	int (*start)(struct vm *vm, void *opaque, const char *hostname, int request_fd);
+	void *start_opaque;
+	bool sandbox;	     /* vm_run() applies the system call filters before the guest runs */
+	u32 sandbox_options; /* enum seccomp_options */
 };
 
 enum vm_stop {
@@ -107,6 +113,7 @@ struct vm {
 	struct ev_handler ctl_handler, listen_handler, signal_handler, wake_handler;
 	struct vm_greeter
 		*greeters; /* clients of the vsock listener that did not send their line yet */
+	bool waiting;	   /* for CTL_START */
 	enum vm_stop stop;
 	int stop_error;
 	char stop_text[160];

@@ -57,9 +57,11 @@ static void vm_on_ctl(struct ev_handler *handler, u32 events)
 	struct vm *vm = container_of(handler, struct vm, ctl_handler);
 	struct ctl_msg msg;
 	int fd = -1, ret;
+	u64 now_ns;
 
 	(void)events;
 	ret = ctl_recv(handler->fd, &msg, &fd);
+	now_ns = clock_now_ns();
 	if (ret == -EAGAIN)
 		return;
 	if (ret <= 0) {
@@ -73,6 +75,9 @@ static void vm_on_ctl(struct ev_handler *handler, u32 events)
 	case CTL_CONNECT:
 		vm_ctl_connect(vm, msg.port, fd);
 		return;
+	case CTL_START:
+		vm_start_waiting(vm, now_ns, msg.text, fd);
+		break;
 	case CTL_STOP:
 		vm_request_stop(vm, VM_STOP_REQUESTED, 0, "the owner asked for it");
 		break;

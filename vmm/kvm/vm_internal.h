@@ -25,6 +25,9 @@ void vm_ctl_detach(struct vm *vm);
 /** vm_guest_connect() - vsock_owner callback: a guest process connects to host port @port. */
 int vm_guest_connect(struct vsock_owner *owner, u32 port);
 
+/** vm_start_waiting() - on the loop, dev_lock held: CTL_START came, at @start_ns. */
+void vm_start_waiting(struct vm *vm, u64 start_ns, const char *hostname, int request_fd);
+
 /** vm_pause_begin() - under dev_lock: every vCPU thread is to come to the rendezvous.
  * vm_pause_kick() makes those in KVM_RUN leave it. */
 void vm_pause_begin(struct vm *vm);

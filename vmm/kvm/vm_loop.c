@@ -15,6 +15,9 @@
 //  reads 0, which is what "you are in a clone, all is well" means.
 //  5. The origin gets the result in the status register and goes on, or ends.
 //
+// A waiting VM (cfg.start) is one whose vCPUs stay at the first rendezvous, threads and filters in
+// place, until CTL_START comes.
+//
 // The end: whoever calls vm_request_stop() sets the reason and wakes the loop, which leaves; then
 // all threads are told to exit, kicked and joined. Nothing polls and nothing sleeps for a time.
 #include <errno.h>
@@ -232,6 +235,31 @@ static void vm_join_vcpus(struct vm *vm)
 		vcpu_join(&vm->vcpus[i]);
 }
 
+/** Under dev_lock: the vCPUs leave the rendezvous. */
+static void vm_let_run(struct vm *vm)
+{
+	vm->clocks.run_ns = clock_now_ns();
+	vm_pause_end(vm);
+	vm_notify(vm, CTL_RUNNING, 0, vm->start_note);
+}
+
+void vm_start_waiting(struct vm *vm, u64 start_ns, const char *hostname, int request_fd)
+{
+	int ret;
+
+	if (!vm->waiting) {
+		log_guest("control channel: a start that was not waited for");
+		return;
+	}
+	vm->waiting = false;
+	vm->clocks.start_ns = start_ns;
+	ret = vm->cfg.start(vm, vm->cfg.start_opaque, hostname, request_fd);
+	if (ret)
+		vm_request_stop(vm, VM_STOP_ERROR, ret, "the start failed");
+	else if (vm->stop == VM_RUNNING)
+		vm_let_run(vm);
+}
+
 int vm_run(struct vm *vm)
 {
 	int ret;
@@ -250,10 +278,11 @@ int vm_run(struct vm *vm)
 		goto out_join;
 
 	pthread_mutex_lock(&vm->dev_lock);
-	if (vm->stop == VM_RUNNING) {
-		vm->clocks.run_ns = clock_now_ns();
-		vm_pause_end(vm);
-		vm_notify(vm, CTL_RUNNING, 0, vm->start_note);
+	if (vm->stop == VM_RUNNING && vm->cfg.start) {
+		vm->waiting = true;
+		vm_notify(vm, CTL_WAITING, 0, "");
+	} else if (vm->stop == VM_RUNNING) {
+		vm_let_run(vm);
 	}
 	pthread_mutex_unlock(&vm->dev_lock);
 	ret = ev_run(&vm->ev, &vm->dev_lock);

@@ -252,3 +252,13 @@ int snap_restore(struct snap *snap, struct vm *vm, struct snap_restore_opts *opt
 	ret = make_hot(snap, vm, opts);
 	return ret ? ret : resume_devices(snap, vm);
 }
+
+int snap_restore_time(const struct snap *snap, struct vm *vm)
+{
+	int ret;
+
+	ret = set_clock(snap, vm);
+	for (unsigned int i = 0; i < vm->cfg.nvcpus && !ret; i++)
+		ret = vcpu_load_time(&vm->vcpus[i], snap->view.vcpus[i]);
+	return ret;
+}

@@ -111,6 +111,13 @@ struct snap_hot_recorder;
  */
 int __must_check snap_restore(struct snap *snap, struct vm *vm, struct snap_restore_opts *opts);
 
+/**
+ * snap_restore_time() - a restored @vm that has waited before its first run: the clocks go on from
+ * the snapshot once more, or the guest would see the wait as time that has passed. Return: 0 or
+ * -errno (logged).
+ */
+int __must_check snap_restore_time(const struct snap *snap, struct vm *vm);
+
 /** What snap_write() puts in the manifest beyond the machine's own state. */
 struct snap_write_opts {
 	const char *path; /* target folder; must not exist unless @replace */

@@ -18,6 +18,9 @@ enum ctl_type {
 	CTL_CONNECT = 1, /* fd: a connected Unix stream socket; port: guest vsock port. The VMM
 			    bridges them and owns the fd. On refusal it closes it. */
 	CTL_STOP = 2,	 /* end at once */
+	CTL_START = 3,	 /* to a waiting VM, once: run. text: host name, or ""; fd: a file with the
+			    first request from its offset 0 on, or none */
+	CTL_FORK = 4, /* to a zygote: make a waiting VM; fd: its end of its own control channel */
 
 	/* VMM to owner */
 	/* fd: a Unix stream socket that a guest process opened to host port `port` */
@@ -27,6 +30,9 @@ enum ctl_type {
 	CTL_READY = 67,	   /* the shim listens */
 	CTL_SNAPSHOT = 68, /* a snapshot was written (error 0) or failed (error, text) */
 	CTL_EXIT = 69,	   /* last message: reason, text */
+	CTL_WAITING = 70,  /* all is done but the start: CTL_START is due */
+	CTL_FORKED = 71,   /* of a zygote: fd is a pidfd of the new process, port its pid; or error.
+			      In the order of the CTL_FORKs */
 };
 
 enum ctl_exit_reason {
@@ -39,7 +45,7 @@ enum ctl_exit_reason {
 
 /* CLOCK_MONOTONIC of the host, nanoseconds; 0 = did not happen yet. */
 struct ctl_clocks {
-	u64 start_ns;	    /* main() was entered */
+	u64 start_ns;	    /* main() was entered; of a waiting VM: CTL_START arrived */
 	u64 first_ioctl_ns; /* before KVM_CREATE_VM */
 	u64 state_set_ns;   /* vCPU state set (restore), or registers set (boot) */
 	u64 run_ns;	    /* before the first KVM_RUN */
