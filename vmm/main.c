@@ -278,6 +278,11 @@ static int session_restore(struct session *session)
 	const struct opts *opts = session->opts;
 	struct snap_restore_opts restore = {
 		.strategy = opts->strategy,
+		.populate = opts->populate,
+		.prefault = opts->prefault,
+		.huge = opts->huge,
+		.threads = (unsigned int)opts->threads,
+		.memory_fd = opts->memory_fd,
 		.recorder = opts->hot_fd >= 0 ? &session->recorder : NULL,
 	};
 	struct vm_config cfg = {0};
@@ -296,10 +301,9 @@ static int session_restore(struct session *session)
 	session->vm.clocks.start_ns = session->start_ns;
 	ret = snap_restore(&session->snap, &session->vm, &restore);
 	/* Named in the result: what was not done exactly as asked. */
-	if (restore.plain_io || restore.hot_note)
-		snprintf(session->vm.start_note, sizeof(session->vm.start_note), "%s+%s",
-			 opts->strategy ? opts->strategy : snap_mem_find(NULL)->name,
-			 restore.plain_io ? "pread" : restore.hot_note);
+	if (restore.note[0])
+		snprintf(session->vm.start_note, sizeof(session->vm.start_note), "%s%s",
+			 opts->strategy ? opts->strategy : snap_mem_find(NULL)->name, restore.note);
 	return ret;
 }
 

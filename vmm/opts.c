@@ -67,6 +67,38 @@ static const char *opts_parse_disk(void *field, const char *text)
 	return NULL;
 }
 
+static const char *opts_parse_populate(void *field, const char *text)
+{
+	return snap_populate_parse(text, field) ? NULL : "must be " SNAP_POPULATE_WORDS;
+}
+
+static const char *opts_parse_prefault(void *field, const char *text)
+{
+	return snap_prefault_parse(text, field) ? NULL : "must be " SNAP_PREFAULT_WORDS;
+}
+
+static const char *opts_parse_huge(void *field, const char *text)
+{
+	return snap_huge_parse(text, field) ? NULL : "must be " SNAP_HUGE_WORDS;
+}
+
+static const char *opts_parse_threads(void *field, const char *text)
+{
+	if (parse_u64(text, 1, SNAP_THREADS_MAX, field))
+		return "must be 1 to 64";
+	return NULL;
+}
+
+static const char *opts_parse_memory_fd(void *field, const char *text)
+{
+	u64 fd;
+
+	if (parse_u64(text, 3, INT_MAX, &fd))
+		return "must be a file descriptor's number above 2";
+	*(int *)field = (int)fd;
+	return NULL;
+}
+
 #define BOTH	    (OPTS_BOOT | OPTS_RESTORE)
 #define FIELD(name) offsetof(struct opts, name)
 
@@ -90,6 +122,16 @@ static const struct opts_option opts_table[] = {
 	 "a serial port that prints to the console's file"},
 	{"--strategy", "NAME", OPTS_RESTORE, opts_parse_text, FIELD(strategy),
 	 "how guest memory comes back"},
+	{"--populate", "WHAT", OPTS_RESTORE, opts_parse_populate, FIELD(populate),
+	 "of the hot set, ahead: " SNAP_POPULATE_WORDS "; default: the strategy's habit"},
+	{"--prefault", "on|off", OPTS_RESTORE, opts_parse_prefault, FIELD(prefault),
+	 "map the hot set into the guest ahead; default: the strategy's habit"},
+	{"--huge", "none|thp", OPTS_RESTORE, opts_parse_huge, FIELD(huge),
+	 "transparent huge pages; default none"},
+	{"--threads", "N", OPTS_RESTORE, opts_parse_threads, FIELD(threads),
+	 "that populate, 1 to 64; default 1"},
+	{"--memory-fd", "N", OPTS_RESTORE, opts_parse_memory_fd, FIELD(memory_fd),
+	 "sealed memfd with the snapshot's memory; needs --strategy memfd"},
 	{"--hot-fd", "N", OPTS_RESTORE, opts_parse_fd, FIELD(hot_fd),
 	 "record which pages are touched, and write that there at the end; needs --strategy mmap"},
 	{"--wait", NULL, OPTS_RESTORE, NULL, FIELD(wait),
@@ -196,6 +238,8 @@ static const char *opts_check(const struct opts *opts)
 	if ((opts->wait || opts->zygote_fd >= 0) &&
 	    (opts->request_fd >= 0 || opts->hostname || opts->snapshot || opts->hot_fd >= 0))
 		return "a VM that waits takes no --request-fd, --hostname, --snapshot or --hot-fd";
+	if (opts->memory_fd && (!opts->strategy || strcmp(opts->strategy, "memfd") != 0))
+		return "--memory-fd needs --strategy memfd";
 	if (opts->snapshot && !opts->name)
 		return "--snapshot needs --name";
 	if (!opts->snapshot && (opts->name || opts->guest_kernel || opts->parent || opts->replace ||

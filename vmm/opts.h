@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "vmm/snapshot/restore_opts.h"
 #include "vmm/util/types.h"
 
 enum opts_command {
@@ -26,6 +27,11 @@ struct opts {
 	int hot_fd;    /* -1: not given */
 	int zygote_fd; /* -1: not given */
 	bool wait;
+	enum snap_populate populate;
+	enum snap_prefault prefault;
+	enum snap_huge_pages huge;
+	u64 threads;   /* 0: not given */
+	int memory_fd; /* 0: not given */
 	/* both */
 	const char *disk_dir, *console, *vsock, *hostname;
 	int ctl_fd, request_fd; /* -1: not given */

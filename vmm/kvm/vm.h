@@ -119,7 +119,7 @@ struct vm {
 	char stop_text[160];
 	struct ctl_clocks clocks;
 	u64 generation;
-	char start_note[32]; /* told in CTL_RUNNING: what was not done as asked ("copy+pread"), or
+	char start_note[80]; /* told in CTL_RUNNING: what was not done as asked ("copy+pread"), or
 				"" */
 };
 

@@ -2,6 +2,7 @@
 // A deep queue of large transfers between one file and memory.
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "vmm/snapshot/write.h"
 #include "vmm/util/log.h"
@@ -19,12 +20,16 @@ struct bulk_slot {
 	struct iovec iov;
 	struct bulk *bulk;
 	struct bulk_slot *next;
+	u8 *bounce;	/* NULL: straight into the caller's memory */
+	void *dest;	/* with a bounce buffer: where its content goes, */
+	u64 dest_bytes; /* and how much of it */
 };
 
 struct bulk {
 	struct ring *ring;
 	int error;
 	unsigned int inflight;
+	u64 part_bytes; /* of one transfer at most */
 	struct bulk_slot *free, *retry;
 	struct bulk_slot slots[BULK_DEPTH];
 };
@@ -54,7 +59,7 @@ static void slot_done(struct ring_req *req, s64 result)
 		return;
 	}
 	if (result == 0)
-		result = req->op == RING_READ ? -ENODATA : -EIO;
+		result = req->op == RING_WRITE ? -EIO : -ENODATA;
 	if (result > 0 && (u64)result > req->len_bytes)
 		result = -EIO;
 	if (result < 0) {
@@ -67,6 +72,8 @@ static void slot_done(struct ring_req *req, s64 result)
 	req->len_bytes -= (u64)result;
 	slot->iov.iov_base = (u8 *)slot->iov.iov_base + result;
 	slot->iov.iov_len = req->len_bytes;
+	if (!req->len_bytes && slot->bounce)
+		memcpy(slot->dest, slot->bounce, slot->dest_bytes);
 	slot_push(req->len_bytes ? &bulk->retry : &bulk->free, slot);
 }
 
@@ -135,6 +142,7 @@ struct bulk *bulk_new(struct ring *ring, enum ring_op op)
 	if (!bulk)
 		return NULL;
 	bulk->ring = ring;
+	bulk->part_bytes = BULK_MAX_BYTES;
 	for (unsigned int i = 0; i < BULK_DEPTH; i++) {
 		struct bulk_slot *slot = &bulk->slots[i];
 
@@ -148,12 +156,45 @@ struct bulk *bulk_new(struct ring *ring, enum ring_op op)
 	return bulk;
 }
 
+struct bulk *bulk_new_fixed(struct ring *ring, void *bounce, u64 part_bytes)
+{
+	struct bulk *bulk = bulk_new(ring, RING_READ_FIXED);
+
+	if (!bulk)
+		return NULL;
+	bulk->part_bytes = part_bytes;
+	for (unsigned int i = 0; bounce && i < BULK_DEPTH; i++) {
+		bulk->slots[i].bounce = (u8 *)bounce + i * part_bytes;
+		bulk->slots[i].req.buf = i;
+	}
+	return bulk;
+}
+
+/** @buf: the registered buffer, where the slot has none of its own. */
+static void slot_fill(struct bulk_slot *slot, void *hva, u64 offset_bytes, u64 len_bytes,
+		      unsigned int buf)
+{
+	slot->req.offset_bytes = offset_bytes;
+	slot->req.len_bytes = len_bytes;
+	slot->iov.iov_base = slot->bounce ? slot->bounce : hva;
+	slot->iov.iov_len = len_bytes;
+	slot->dest = hva;
+	slot->dest_bytes = len_bytes;
+	if (!slot->bounce)
+		slot->req.buf = buf;
+}
+
 int bulk_add(struct bulk *bulk, void *hva, u64 offset_bytes, u64 len_bytes)
+{
+	return bulk_add_fixed(bulk, hva, offset_bytes, len_bytes, 0);
+}
+
+int bulk_add_fixed(struct bulk *bulk, void *hva, u64 offset_bytes, u64 len_bytes, unsigned int buf)
 {
 	int ret;
 
 	while (len_bytes) {
-		u64 part_bytes = MIN(len_bytes, BULK_MAX_BYTES);
+		u64 part_bytes = MIN(len_bytes, bulk->part_bytes);
 		struct bulk_slot *slot;
 
 		while (!bulk->free && !bulk->error) {
@@ -164,10 +205,7 @@ int bulk_add(struct bulk *bulk, void *hva, u64 offset_bytes, u64 len_bytes)
 		if (bulk->error)
 			return bulk->error;
 		slot = slot_pop(&bulk->free);
-		slot->req.offset_bytes = offset_bytes;
-		slot->req.len_bytes = part_bytes;
-		slot->iov.iov_base = hva;
-		slot->iov.iov_len = part_bytes;
+		slot_fill(slot, hva, offset_bytes, part_bytes, buf);
 		ret = slot_start(bulk, slot);
 		if (ret)
 			return ret;

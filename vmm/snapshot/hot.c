@@ -1,45 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hot set: the file, and making its pages ready in a clone.
-//
-// What it saves: a page that a clone touches first costs an exit, a fault in the host, and, when it
-// was read before it is written, both again. One call for a run of pages costs a fraction of that.
-// Write-hot pages are copied ahead (MADV_POPULATE_WRITE), so that the guest's write finds a private
-// page; read-hot ones stay shared with the page cache. Then KVM_PRE_FAULT_MEMORY puts both into the
-// guest's own page tables; without it the exits remain, but they find the host's page tables
-// filled.
+// The hot set's file: checked, made.
 #include "vmm/snapshot/hot.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/kvm.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "vmm/kvm/vm.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
-
-/* Linux 5.14 and 6.11; older headers do not have them. */
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef KVM_PRE_FAULT_MEMORY
-#define KVM_CAP_PRE_FAULT_MEMORY 236
-struct kvm_pre_fault_memory {
-	__u64 gpa;
-	__u64 size;
-	__u64 flags;
-	__u64 padding[5];
-};
-#define KVM_PRE_FAULT_MEMORY _IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory)
-#endif
-
-/* Runs that lie this close are mapped by one call: a few pages more cost less than a call. */
-#define HOT_GAP_PAGES 4
 
 _Static_assert(sizeof(struct snap_hot_header) == 48, "ABI: snapshots/FORMAT.md");
 _Static_assert(sizeof(struct snap_hot_run) == 16, "ABI: snapshots/FORMAT.md");
@@ -187,85 +158,4 @@ int snap_hot_build(const struct snap_hot_run *runs, u32 nruns,
 	hot_digest(header, *len_bytes, header->digest);
 	*out = header;
 	return 0;
-}
-
-/** [@gpa, @end) into the guest's page tables. Return: 0 or -errno. */
-static int hot_map(int vcpu_fd, u64 gpa, u64 end_gpa)
-{
-	struct kvm_pre_fault_memory range = {.gpa = gpa, .size = end_gpa - gpa};
-
-	/* The kernel moves gpa and size on; a signal may stop it in between. */
-	while (range.size) {
-		if (ioctl(vcpu_fd, KVM_PRE_FAULT_MEMORY, &range) < 0 && errno != EINTR &&
-		    errno != EAGAIN)
-			return -errno;
-	}
-	return 0;
-}
-
-static int hot_map_all(const struct snap_hot *hot, struct vm *vm)
-{
-	u64 gpa = 0, end_gpa = 0;
-	int ret = 0;
-
-	for (u32 i = 0; i < hot->nruns && !ret; i++) {
-		const struct snap_hot_run *run = &hot->runs[i];
-
-		if (run->gpa - end_gpa > HOT_GAP_PAGES * PAGE_SIZE_BYTES) {
-			ret = hot_map(vm->vcpus[0].fd, gpa, end_gpa);
-			gpa = run->gpa;
-		}
-		end_gpa = run->gpa + run->npages * PAGE_SIZE_BYTES;
-	}
-	return ret ? ret : hot_map(vm->vcpus[0].fd, gpa, end_gpa);
-}
-
-static void *hot_hva(const struct vm *vm, const struct snap_hot_run *run)
-{
-	u64 pmem_gpa = layout_pmem_gpa(vm->cfg.ram_bytes);
-
-	if (run->gpa >= pmem_gpa)
-		return (char *)vm->pmem_hva + (run->gpa - pmem_gpa);
-	return gmem_ptr(&vm->gmem, run->gpa, run->npages * PAGE_SIZE_BYTES);
-}
-
-static int hot_populate(const struct snap_hot *hot, struct vm *vm, enum snap_hot_kind kind)
-{
-	int advice = kind == SNAP_HOT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-
-	for (u32 i = 0; i < hot->nruns; i++) {
-		const struct snap_hot_run *run = &hot->runs[i];
-		u64 len_bytes = run->npages * PAGE_SIZE_BYTES;
-		void *hva;
-
-		if (run->kind != kind)
-			continue;
-		hva = hot_hva(vm, run);
-		BUG_ON(!hva);
-		/* EINVAL: Linux before 5.14; the pages will come when they are touched. */
-		if (madvise(hva, len_bytes, advice) < 0 && errno != EINVAL)
-			return -errno;
-	}
-	return 0;
-}
-
-int snap_hot_apply(const struct snap_hot *hot, struct vm *vm, bool *mapped)
-{
-	int ret;
-
-	*mapped = ioctl(vm->vm_fd, KVM_CHECK_EXTENSION, KVM_CAP_PRE_FAULT_MEMORY) > 0;
-	ret = hot_populate(hot, vm, SNAP_HOT_WRITE);
-	if (!ret && *mapped)
-		ret = hot_map_all(hot, vm);
-	/* Where guest pages are shadowed, or the hypervisor is nested: the call is there, but not
-	 * for this VM. */
-	if (ret == -EOPNOTSUPP) {
-		*mapped = false;
-		ret = 0;
-	}
-	if (!ret && !*mapped)
-		ret = hot_populate(hot, vm, SNAP_HOT_READ);
-	if (ret)
-		log_err("hot set: can't be made ready: %s", strerror(-ret));
-	return ret;
 }

@@ -63,16 +63,6 @@ int __must_check snap_hot_build(const struct snap_hot_run *runs, u32 nruns,
 				const u8 state_digest[SNAP_DIGEST_BYTES], void **out,
 				size_t *len_bytes);
 
-/**
- * snap_hot_apply() - make the pages ready: written ones copied, all of them mapped into the guest
- * where the kernel can (KVM_PRE_FAULT_MEMORY, Linux 6.11). vCPU state is loaded, no vCPU runs.
- * @mapped: false when the kernel could not map them ahead and they are only in the host's page
- * tables.
- *
- * Return: 0 or -errno (logged).
- */
-int __must_check snap_hot_apply(const struct snap_hot *hot, struct vm *vm, bool *mapped);
-
 /** Records a clone's hot set: see hot_record.c. */
 struct snap_hot_recorder {
 	int uffd, pagemap_fd;

@@ -3,14 +3,21 @@
 #include "vmm/snapshot/mem.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 /* In the order of help and documentation; the first is the default. */
 static const struct snap_mem_ops *const strategies[] = {
-	&snap_mem_ws,
-	&snap_mem_mmap,
-	&snap_mem_copy,
-	NULL,
+	&snap_mem_ws, &snap_mem_mmap, &snap_mem_copy, &snap_mem_uring, &snap_mem_memfd, NULL,
 };
+
+void snap_mem_unmap(struct snap_mem *mem)
+{
+	for (unsigned int i = 0; i < mem->nranges; i++) {
+		if (mem->ranges[i].hva)
+			munmap(mem->ranges[i].hva, mem->ranges[i].len_bytes);
+		mem->ranges[i].hva = NULL;
+	}
+}
 
 const struct snap_mem_ops *snap_mem_find(const char *name)
 {

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restore strategy "mmap": map the memory file privately and let page faults bring what the guest
 // touches.
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-
 #include "vmm/snapshot/mem.h"
-#include "vmm/util/log.h"
 
 /*
  * Costs two calls whatever the guest's size. Pages that a clone only reads stay in the page cache,
@@ -26,25 +21,7 @@
  */
 static int mmap_map(struct snap_mem *mem)
 {
-	for (unsigned int i = 0; i < mem->nranges; i++) {
-		struct snap_mem_range *range = &mem->ranges[i];
-		int ret;
-
-		range->hva = mmap(NULL, range->len_bytes, PROT_READ | PROT_WRITE,
-				  MAP_PRIVATE | MAP_NORESERVE, mem->fd, (off_t)range->gpa);
-		if (range->hva != MAP_FAILED)
-			continue;
-		ret = -errno;
-		log_err("mmap of the memory file at %#llx: %s", (unsigned long long)range->gpa,
-			strerror(-ret));
-		range->hva = NULL;
-		while (i-- > 0) {
-			munmap(mem->ranges[i].hva, mem->ranges[i].len_bytes);
-			mem->ranges[i].hva = NULL;
-		}
-		return ret;
-	}
-	return 0;
+	return snap_mem_map(mem, mem->fd);
 }
 
 const struct snap_mem_ops snap_mem_mmap = {

@@ -13,4 +13,5 @@ const struct snap_mem_ops snap_mem_ws = {
 	.summary = "as mmap, with the pages that the first command needs made ready ahead",
 	.map = ws_map,
 	.hot = true,
+	.fetch = true,
 };

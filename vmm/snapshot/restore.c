@@ -9,6 +9,7 @@
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/internal.h"
 #include "vmm/snapshot/mem.h"
+#include "vmm/snapshot/warm.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -43,17 +44,19 @@
  * in steps of 100 MHz, which is more. */
 #define TSC_TOLERANCE_PERMILLE 10
 
-static int map_memory(struct snap *snap, struct vm *vm, struct snap_restore_opts *opts)
+static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_ops *ops,
+		      struct snap_restore_opts *opts, struct snap_warm *warm)
 {
-	const struct snap_mem_ops *ops = snap_mem_find(opts->strategy);
 	const u64 ram_bytes = snap->view.machine->ram_bytes;
-	struct snap_mem mem = {.fd = snap->memory_fd, .nranges = 1};
+	char id[SNAP_DIGEST_HEX];
+	struct snap_mem mem = {.fd = snap->memory_fd,
+			       .nranges = 1,
+			       .huge = opts->huge == SNAP_HUGE_PAGES_THP,
+			       .memory_fd = opts->memory_fd,
+			       .id = id};
 	int ret;
 
-	if (!ops) {
-		log_err("%s: no restore strategy \"%s\"", snap->path, opts->strategy);
-		return -EINVAL;
-	}
+	snap_digest_hex(snap->view.header->digest, id);
 	mem.ranges[0] =
 		(struct snap_mem_range){.gpa = 0, .len_bytes = layout_low_ram_bytes(ram_bytes)};
 	if (layout_high_ram_bytes(ram_bytes))
@@ -61,7 +64,10 @@ static int map_memory(struct snap *snap, struct vm *vm, struct snap_restore_opts
 			.gpa = LAYOUT_HIGH_RAM_GPA, .len_bytes = layout_high_ram_bytes(ram_bytes)};
 	ret = ops->map(&mem);
 	opts->bytes_read = mem.bytes_read;
-	opts->plain_io = mem.plain_io;
+	if (mem.plain_io)
+		snap_opts_note(opts, "pread");
+	if (mem.note)
+		snap_opts_note(opts, mem.note);
 	if (ret) {
 		log_err("%s/%s: strategy %s failed: %s", snap->path, SNAP_FILE_MEMORY, ops->name,
 			strerror(-ret));
@@ -74,7 +80,7 @@ static int map_memory(struct snap *snap, struct vm *vm, struct snap_restore_opts
 	}
 	vm->low_hva = mem.ranges[0].hva;
 	vm->high_hva = mem.nranges > 1 ? mem.ranges[1].hva : NULL;
-	return 0;
+	return snap_warm_begin(warm, snap, &mem, ops, opts);
 }
 
 /** check_shape() - vm_init() was given the snapshot's shape. */
@@ -180,38 +186,13 @@ static int resume_devices(const struct snap *snap, struct vm *vm)
 	return 0;
 }
 
-/** make_hot() - the hot set, if the strategy uses it. What can't be had is told in opts->hot_note.
- */
-static int make_hot(const struct snap *snap, struct vm *vm, struct snap_restore_opts *opts)
-{
-	struct snap_hot hot;
-	bool mapped = true;
-	int ret;
-
-	opts->hot_note = NULL;
-	if (!snap_mem_find(opts->strategy)->hot)
-		return 0;
-	ret = snap_hot_open(snap, &hot);
-	if (ret)
-		return ret;
-	if (!hot.buf)
-		opts->hot_note = "no-hot-set";
-	else
-		ret = snap_hot_apply(&hot, vm, &mapped);
-	if (!mapped)
-		opts->hot_note = "no-pre-fault";
-	snap_hot_close(&hot);
-	return ret;
-}
-
-int snap_restore(struct snap *snap, struct vm *vm, struct snap_restore_opts *opts)
+/** restore_steps() - all of it; @warm is ended by the caller. */
+static int restore_steps(struct snap *snap, struct vm *vm, const struct snap_mem_ops *ops,
+			 struct snap_restore_opts *opts, struct snap_warm *warm)
 {
 	int ret;
 
-	ret = check_shape(snap, vm);
-	if (ret)
-		return ret;
-	ret = map_memory(snap, vm, opts);
+	ret = map_memory(snap, vm, ops, opts, warm);
 	if (ret)
 		return ret;
 	vm->clocks.first_ioctl_ns = clock_now_ns();
@@ -249,8 +230,28 @@ int snap_restore(struct snap *snap, struct vm *vm, struct snap_restore_opts *opt
 		}
 	}
 	vm->clocks.state_set_ns = clock_now_ns();
-	ret = make_hot(snap, vm, opts);
+	ret = snap_warm_finish(warm, vm);
 	return ret ? ret : resume_devices(snap, vm);
+}
+
+int snap_restore(struct snap *snap, struct vm *vm, struct snap_restore_opts *opts)
+{
+	const struct snap_mem_ops *ops = snap_mem_find(opts->strategy);
+	struct snap_warm warm = {0};
+	int ret;
+
+	opts->note[0] = '\0';
+	if (!ops) {
+		log_err("%s: no restore strategy \"%s\"", snap->path, opts->strategy);
+		return -EINVAL;
+	}
+	ret = check_shape(snap, vm);
+	if (!ret)
+		ret = snap_opts_check(opts, ops);
+	if (!ret)
+		ret = restore_steps(snap, vm, ops, opts, &warm);
+	snap_warm_end(&warm);
+	return ret;
 }
 
 int snap_restore_time(const struct snap *snap, struct vm *vm)

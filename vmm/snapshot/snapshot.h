@@ -13,6 +13,7 @@
 
 #include "vmm/snapshot/format.h"
 #include "vmm/snapshot/manifest.h"
+#include "vmm/snapshot/restore_opts.h"
 #include "vmm/util/types.h"
 
 struct vm;
@@ -86,19 +87,6 @@ void snap_vm_config(const struct snap *snap, struct vm_config *cfg);
  */
 int __must_check snap_cpu_check(const struct snap_cpuid *cpuid, const struct snap_cpuid *host,
 				char *why, size_t why_bytes);
-
-/** Options of a restore. */
-struct snap_restore_opts {
-	const char *strategy; /* NULL: the default */
-	/* out */
-	u64 bytes_read;	      /* what the strategy itself read from the memory file */
-	bool plain_io;	      /* io_uring could not be had and pread was used */
-	const char *hot_note; /* what "ws" could not do: "no-hot-set", "no-pre-fault"; or NULL */
-	/* in: record the hot set of this clone (hot.h), or NULL */
-	struct snap_hot_recorder *recorder;
-};
-
-struct snap_hot_recorder;
 
 /**
  * snap_restore() - bring @vm (created by vm_init() with the snapshot's shape) to the point where it

@@ -11,7 +11,7 @@
 /*
  * Many transfers of up to 1 MiB between one file and memory, BULK_DEPTH of them in flight.
  */
-#define BULK_DEPTH     32u
+#define BULK_DEPTH     64u
 #define BULK_MAX_BYTES MIB
 
 struct bulk;
@@ -23,6 +23,15 @@ struct bulk *bulk_new(struct ring *ring, enum ring_op op);
  * Waits while too many are in flight. Return: 0 or -errno of any transfer so far (-ENODATA: the
  * file ended). */
 int __must_check bulk_add(struct bulk *bulk, void *hva, u64 offset_bytes, u64 len_bytes);
+
+/**
+ * bulk_new_fixed() - reads by RING_READ_FIXED into registered buffers of @ring.
+ * @bounce: NULL: bulk_add_fixed() names the buffer that its memory lies in. Otherwise BULK_DEPTH
+ * buffers of @part_bytes, one registered buffer each: bulk_add() reads into one of them and copies.
+ */
+struct bulk *bulk_new_fixed(struct ring *ring, void *bounce, u64 part_bytes);
+int __must_check bulk_add_fixed(struct bulk *bulk, void *hva, u64 offset_bytes, u64 len_bytes,
+				unsigned int buf);
 /** bulk_end() - wait for all, free @bulk. Return: 0 or -errno of the first that failed. */
 int __must_check bulk_end(struct bulk *bulk);
 

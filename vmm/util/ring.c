@@ -44,28 +44,29 @@ static int uring_register(const struct io_uring *uring, unsigned int opcode, con
 	return syscall(__NR_io_uring_register, uring->ring_fd, opcode, arg, nargs) < 0 ? -errno : 0;
 }
 
-static int restrict_ring(struct io_uring *uring)
+static int restrict_ring(struct io_uring *uring, bool fixed_bufs)
 {
 	static const u8 opcodes[] = {IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_FSYNC,
-				     IORING_OP_FALLOCATE};
+				     IORING_OP_FALLOCATE, IORING_OP_READ_FIXED};
+	const unsigned int nopcodes = ARRAY_SIZE(opcodes) - (fixed_bufs ? 0 : 1);
 	struct io_uring_restriction rules[ARRAY_SIZE(opcodes) + 1];
 	int ret;
 
 	memset(rules, 0, sizeof(rules));
-	for (size_t i = 0; i < ARRAY_SIZE(opcodes); i++) {
+	for (size_t i = 0; i < nopcodes; i++) {
 		rules[i].opcode = IORING_RESTRICTION_SQE_OP;
 		rules[i].sqe_op = opcodes[i];
 	}
-	rules[ARRAY_SIZE(opcodes)].opcode = IORING_RESTRICTION_SQE_FLAGS_REQUIRED;
-	rules[ARRAY_SIZE(opcodes)].sqe_flags = IOSQE_FIXED_FILE;
-	ret = uring_register(uring, IORING_REGISTER_RESTRICTIONS, rules, ARRAY_SIZE(rules));
+	rules[nopcodes].opcode = IORING_RESTRICTION_SQE_FLAGS_REQUIRED;
+	rules[nopcodes].sqe_flags = IOSQE_FIXED_FILE;
+	ret = uring_register(uring, IORING_REGISTER_RESTRICTIONS, rules, nopcodes + 1);
 	if (ret < 0)
 		log_err("io_uring: register restrictions: %s", strerror(-ret));
 	return ret;
 }
 
 /* Return: 0, 1 when io_uring is forbidden here, or -errno. */
-static int uring_init(struct ring *ring, unsigned int flags)
+static int uring_init(struct ring *ring, unsigned int flags, const struct iovec *bufs)
 {
 	bool restricted = flags & RING_RESTRICT;
 	int ret;
@@ -83,6 +84,15 @@ static int uring_init(struct ring *ring, unsigned int flags)
 		log_err("io_uring: register %u files: %s", ring->nfiles, strerror(-ret));
 		goto err;
 	}
+	if (ring->nbufs) {
+		ret = io_uring_register_buffers(&ring->uring, bufs, ring->nbufs);
+		if (ret < 0) {
+			if (ret != -ENOMEM && ret != -EPERM)
+				log_err("io_uring: register %u buffers: %s", ring->nbufs,
+					strerror(-ret));
+			goto err;
+		}
+	}
 	if (ring->event_fd >= 0) {
 		ret = io_uring_register_eventfd(&ring->uring, ring->event_fd);
 		if (ret < 0) {
@@ -91,7 +101,7 @@ static int uring_init(struct ring *ring, unsigned int flags)
 		}
 	}
 	if (restricted) {
-		ret = restrict_ring(&ring->uring);
+		ret = restrict_ring(&ring->uring, ring->nbufs > 0);
 		if (ret < 0)
 			goto err;
 		ret = uring_register(&ring->uring, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
@@ -113,12 +123,13 @@ static bool plain_wanted(unsigned int flags)
 	return (flags & RING_PLAIN) || (io && !strcmp(io, "plain"));
 }
 
-int ring_init(struct ring *ring, unsigned int depth, const int *files, unsigned int nfiles,
-	      unsigned int flags)
+/** @bufs: NULL for ring_init(). Return: 0, 1 when io_uring is forbidden, or -errno. */
+static int ring_open(struct ring *ring, unsigned int depth, const int *files, unsigned int nfiles,
+		     unsigned int flags, const struct iovec *bufs, unsigned int nbufs)
 {
 	int ret;
 
-	*ring = (struct ring){.event_fd = -1, .depth = depth, .nfiles = nfiles};
+	*ring = (struct ring){.event_fd = -1, .depth = depth, .nfiles = nfiles, .nbufs = nbufs};
 	ring->plain_tail = &ring->plain_head;
 	if (depth == 0 || nfiles == 0 || nfiles > RING_FILES_MAX) {
 		log_err("ring: %u entries over %u files", depth, nfiles);
@@ -133,18 +144,31 @@ int ring_init(struct ring *ring, unsigned int depth, const int *files, unsigned 
 			return ret;
 		}
 	}
-	ring->plain = plain_wanted(flags);
-	if (ring->plain)
-		return 0;
-	ret = uring_init(ring, flags);
-	if (ret == 1) {
-		log_info("io_uring is forbidden here: plain system calls are used");
-		ring->plain = true;
-		ret = 0;
-	}
+	ret = plain_wanted(flags) ? 1 : uring_init(ring, flags, bufs);
 	if (ret < 0)
 		fd_close(&ring->event_fd);
 	return ret;
+}
+
+int ring_init(struct ring *ring, unsigned int depth, const int *files, unsigned int nfiles,
+	      unsigned int flags)
+{
+	int ret = ring_open(ring, depth, files, nfiles, flags, NULL, 0);
+
+	ring->plain = ret == 1;
+	if (ring->plain && !plain_wanted(flags))
+		log_info("io_uring is forbidden here: plain system calls are used");
+	return MIN(ret, 0);
+}
+
+int ring_init_fixed(struct ring *ring, unsigned int depth, const int *files, unsigned int nfiles,
+		    unsigned int flags, const struct iovec *bufs, unsigned int nbufs)
+{
+	int ret = ring_open(ring, depth, files, nfiles, flags, bufs, nbufs);
+
+	if (ret == 1)
+		fd_close(&ring->event_fd);
+	return ret == 1 ? -EOPNOTSUPP : ret;
 }
 
 void ring_destroy(struct ring *ring)
@@ -173,6 +197,11 @@ static void prepare_sqe(struct io_uring_sqe *sqe, struct ring_req *req)
 		io_uring_prep_fallocate(sqe, file, RING_DISCARD_ARG, (off_t)req->offset_bytes,
 					(off_t)req->len_bytes);
 		break;
+	case RING_READ_FIXED:
+		io_uring_prep_read_fixed(sqe, file, req->iov->iov_base,
+					 (unsigned int)req->iov->iov_len, req->offset_bytes,
+					 (int)req->buf);
+		break;
 	}
 	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 	io_uring_sqe_set_data(sqe, req);
@@ -182,7 +211,10 @@ static bool req_ok(const struct ring *ring, const struct ring_req *req)
 {
 	u64 end_bytes;
 
-	return req->op <= RING_DISCARD && req->file < ring->nfiles &&
+	if (req->op == RING_READ_FIXED &&
+	    (req->buf >= ring->nbufs || req->niov != 1 || req->iov->iov_len > UINT32_MAX))
+		return false;
+	return req->op <= RING_READ_FIXED && req->file < ring->nfiles &&
 	       u64_add_ok(req->offset_bytes, req->len_bytes, &end_bytes) && end_bytes <= INT64_MAX;
 }
 
@@ -216,6 +248,7 @@ static s64 plain_run(const struct ring *ring, const struct ring_req *req)
 	do {
 		switch (req->op) {
 		case RING_READ:
+		case RING_READ_FIXED:
 			ret = preadv(fd, req->iov, (int)req->niov, (off_t)req->offset_bytes);
 			break;
 		case RING_WRITE:

@@ -28,12 +28,14 @@ enum ring_op {
 	RING_FDATASYNC,
 	RING_DISCARD, /* punch a hole: [offset, offset + len) reads as zeros after, the size stays
 		       */
+	RING_READ_FIXED, /* as READ, of one iovec that lies in registered buffer @buf */
 };
 
 /** One request; owned by the caller until @done was called. */
 struct ring_req {
 	enum ring_op op;
 	unsigned int file; /* index into the registered files */
+	unsigned int buf;  /* READ_FIXED: index into the registered buffers */
 	u64 offset_bytes;
 	u64 len_bytes; /* of the iovecs together (READ/WRITE), or of the range */
 	struct iovec *iov;
@@ -52,6 +54,7 @@ struct ring {
 	bool plain;
 	int files[RING_FILES_MAX]; /* for the plain path; not owned */
 	unsigned int nfiles;
+	unsigned int nbufs;
 	int event_fd; /* owned; -1 without RING_EVENTFD */
 	unsigned int depth;
 	unsigned int inflight;
@@ -67,6 +70,16 @@ struct ring {
  */
 int __must_check ring_init(struct ring *ring, unsigned int depth, const int *files,
 			   unsigned int nfiles, unsigned int flags);
+
+/**
+ * ring_init_fixed() - as ring_init(), with @bufs registered for RING_READ_FIXED: their pages are
+ * allocated now and pinned until ring_destroy(). Never plain. Return: as ring_init();
+ * -EOPNOTSUPP where io_uring is forbidden (not logged); -ENOMEM or -EPERM when the kernel won't
+ * register them (RLIMIT_MEMLOCK; not logged).
+ */
+int __must_check ring_init_fixed(struct ring *ring, unsigned int depth, const int *files,
+				 unsigned int nfiles, unsigned int flags, const struct iovec *bufs,
+				 unsigned int nbufs);
 
 /** ring_destroy() - nothing may be in flight. */
 void ring_destroy(struct ring *ring);

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cold part of the hot set into the page cache, while the VM is being set up.
+//
+// Theory of operation
+//
+// A clone whose template is not in the page cache would wait for the disk once a page, one page
+// after the other. The hot set says beforehand what it will need, so all of that can be asked for
+// at once. The result is the page cache as if another clone had run before: shared by all, and
+// everything behind this file works the same whether anything was cold or not.
+//
+// What is cold is asked of mincore(2): one call for neighbouring runs, in the caller's thread, so
+// that a warm start pays for nothing else. The reads are a thread's, since the submission of a
+// thousand of them takes the processor for milliseconds; it has the ring, the list and the slots to
+// itself until it is joined.
+//
+// Reads go into one buffer that nobody looks at: what counts is the page cache on the way. They
+// must not bring more than is asked for, or a set of scattered pages would become ten times as many
+// bytes; POSIX_FADV_RANDOM turns read-ahead off for the descriptors meanwhile. Page faults do not
+// look at that flag.
+//
+// Holes of the memory file are left out: they need no disk, and must not count as read.
+//
+// mincore() says "there" about everything to who could not write the file (it is an information
+// leak otherwise). Then nothing is fetched and page faults bring it all, as without this file: it
+// happens for a root image of another owner only, since a snapshot is owned by its user.
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vmm/kvm/layout.h"
+#include "vmm/snapshot/internal.h"
+#include "vmm/snapshot/warm.h"
+#include "vmm/util/log.h"
+#include "vmm/util/ring.h"
+
+#define FETCH_MAX_PAGES 64u /* of one read */
+#define FETCH_MINCORE	512u
+
+enum fetch_file { FETCH_MEMORY = 0, FETCH_ROOT, FETCH_NFILES };
+
+struct fetch_cold {
+	u64 offset_bytes;
+	u32 npages;
+	u32 file;
+};
+
+struct fetch_slot {
+	struct ring_req req;
+	struct iovec iov;
+	struct warm_fetch *fetch;
+	struct fetch_slot *next;
+};
+
+struct warm_fetch {
+	pthread_t thread;
+	bool running;
+	int files[FETCH_NFILES];
+	unsigned int nfiles;
+	struct fetch_cold *cold; /* owned */
+	size_t ncold, room;
+	/* The thread's, until it is joined. */
+	struct ring ring;
+	void *scratch;
+	u64 bytes_read;
+	int error;
+	struct fetch_slot *free;
+	struct fetch_slot slots[WARM_FETCH_DEPTH];
+};
+
+static void fetch_done(struct ring_req *req, s64 result)
+{
+	struct fetch_slot *slot = container_of(req, struct fetch_slot, req);
+	struct warm_fetch *fetch = slot->fetch;
+
+	/* A short one is the end of the root image, or is left to the page fault. */
+	if (result >= 0)
+		fetch->bytes_read += (u64)result;
+	else if (result != -EINTR && result != -EAGAIN && !fetch->error)
+		fetch->error = (int)result;
+	slot->next = fetch->free;
+	fetch->free = slot;
+}
+
+/** fetch_read() - one more in flight, after waiting for a slot. Return: 0 or -errno. */
+static int fetch_read(struct warm_fetch *fetch, u32 file, u64 offset_bytes, u64 len_bytes)
+{
+	struct fetch_slot *slot;
+	int ret;
+
+	while (!fetch->free) {
+		ret = ring_submit(&fetch->ring);
+		/* The kernel is short of memory for requests. */
+		if (ret == -EAGAIN || ret == -EBUSY || ret == -ENOMEM)
+			ret = ring_drain(&fetch->ring);
+		else if (!ret)
+			ret = ring_reap(&fetch->ring, 1);
+		if (ret < 0)
+			return ret;
+	}
+	slot = fetch->free;
+	fetch->free = slot->next;
+	slot->req.file = file;
+	slot->req.offset_bytes = offset_bytes;
+	slot->req.len_bytes = len_bytes;
+	slot->iov.iov_len = len_bytes;
+	return ring_queue(&fetch->ring, &slot->req);
+}
+
+/** The data of one cold stretch, in pieces. Return: 0 or -errno. */
+static int fetch_stretch(struct warm_fetch *fetch, const struct fetch_cold *cold)
+{
+	const u64 end_bytes = cold->offset_bytes + cold->npages * PAGE_SIZE_BYTES;
+	u64 pos = cold->offset_bytes, start, end;
+	int ret;
+
+	while ((ret = snap_extent_next(fetch->files[cold->file], end_bytes, pos, &start, &end)) >
+	       0) {
+		for (pos = start; pos < end;) {
+			u64 len_bytes = MIN(end - pos, FETCH_MAX_PAGES * PAGE_SIZE_BYTES);
+
+			ret = fetch_read(fetch, cold->file, pos, len_bytes);
+			if (ret)
+				return ret;
+			pos += len_bytes;
+		}
+	}
+	return ret;
+}
+
+static void *fetch_thread(void *opaque)
+{
+	struct warm_fetch *fetch = opaque;
+	int ret = 0;
+
+	for (size_t i = 0; i < fetch->ncold && !ret && !fetch->error; i++)
+		ret = fetch_stretch(fetch, &fetch->cold[i]);
+	if (fetch->ring.inflight) {
+		int drain_ret = ring_drain(&fetch->ring);
+
+		ret = ret ? ret : drain_ret;
+	}
+	if (ret && !fetch->error)
+		fetch->error = ret;
+	return NULL;
+}
+
+static int fetch_add_cold(struct warm_fetch *fetch, u32 file, u64 offset_bytes)
+{
+	struct fetch_cold *last = fetch->ncold ? &fetch->cold[fetch->ncold - 1] : NULL;
+
+	if (last && last->file == file &&
+	    last->offset_bytes + last->npages * PAGE_SIZE_BYTES == offset_bytes) {
+		last->npages++;
+		return 0;
+	}
+	if (fetch->ncold == fetch->room) {
+		size_t room = fetch->room * 2 + 256;
+		struct fetch_cold *grown = reallocarray(fetch->cold, room, sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		fetch->cold = grown;
+		fetch->room = room;
+	}
+	fetch->cold[fetch->ncold++] =
+		(struct fetch_cold){.offset_bytes = offset_bytes, .npages = 1, .file = file};
+	return 0;
+}
+
+/** What of @npages pages at @offset_bytes, mapped at @hva, is not in the page cache. */
+static int fetch_look(struct warm_fetch *fetch, u32 file, u8 *hva, u64 offset_bytes, u64 npages)
+{
+	unsigned char there[FETCH_MINCORE];
+	int ret = 0;
+
+	for (u64 page = 0; page < npages && !ret; page += FETCH_MINCORE) {
+		u64 n = MIN(npages - page, (u64)FETCH_MINCORE);
+
+		if (mincore(hva + page * PAGE_SIZE_BYTES, n * PAGE_SIZE_BYTES, there) < 0)
+			return -errno;
+		for (u64 i = 0; i < n && !ret; i++) {
+			if (!(there[i] & 1))
+				ret = fetch_add_cold(fetch, file,
+						     offset_bytes + (page + i) * PAGE_SIZE_BYTES);
+		}
+	}
+	return ret;
+}
+
+/** Where the guest's memory at @gpa is mapped. Return: NULL: it is the root image. */
+static u8 *fetch_ram_hva(const struct snap_mem *mem, u64 gpa)
+{
+	for (unsigned int i = 0; i < mem->nranges; i++) {
+		if (gpa >= mem->ranges[i].gpa &&
+		    gpa - mem->ranges[i].gpa < mem->ranges[i].len_bytes)
+			return (u8 *)mem->ranges[i].hva + (gpa - mem->ranges[i].gpa);
+	}
+	return NULL;
+}
+
+/** Neighbouring runs are looked at together: their kinds don't matter here. */
+static int fetch_list(struct warm_fetch *fetch, const struct snap_hot *hot,
+		      const struct snap_mem *mem, u8 *root_hva, u64 root_gpa, u64 root_bytes)
+{
+	int ret = 0;
+
+	for (u32 i = 0; i < hot->nruns && !ret;) {
+		u64 gpa = hot->runs[i].gpa, end_gpa = gpa;
+		u8 *hva = fetch_ram_hva(mem, gpa);
+
+		for (; i < hot->nruns && hot->runs[i].gpa == end_gpa; i++)
+			end_gpa += hot->runs[i].npages * PAGE_SIZE_BYTES;
+		if (hva) {
+			ret = fetch_look(fetch, FETCH_MEMORY, hva, gpa,
+					 (end_gpa - gpa) / PAGE_SIZE_BYTES);
+		} else if (root_hva && gpa - root_gpa < root_bytes) {
+			end_gpa = MIN(end_gpa, root_gpa + root_bytes);
+			ret = fetch_look(fetch, FETCH_ROOT, root_hva + (gpa - root_gpa),
+					 gpa - root_gpa, (end_gpa - gpa) / PAGE_SIZE_BYTES);
+		}
+	}
+	return ret;
+}
+
+/** fetch_list() with the root image mapped for the time of it. */
+static int fetch_list_all(struct warm_fetch *fetch, const struct snap *snap,
+			  const struct snap_hot *hot, const struct snap_mem *mem)
+{
+	const u64 ram_bytes = snap->view.machine->ram_bytes;
+	u64 root_bytes = ALIGN_UP(snap->manifest.root_bytes, PAGE_SIZE_BYTES);
+	void *root_hva = NULL;
+	int ret;
+
+	if (snap->root_fd >= 0) {
+		root_hva = mmap(NULL, root_bytes, PROT_READ, MAP_PRIVATE, snap->root_fd, 0);
+		if (root_hva == MAP_FAILED)
+			return -errno;
+	}
+	ret = fetch_list(fetch, hot, mem, root_hva, layout_pmem_gpa(ram_bytes), root_bytes);
+	if (root_hva)
+		munmap(root_hva, root_bytes);
+	return ret;
+}
+
+static void fetch_advise(const struct warm_fetch *fetch, int advice)
+{
+	/* A file system that does not know it has no read-ahead to turn off. */
+	for (unsigned int i = 0; i < fetch->nfiles; i++)
+		(void)posix_fadvise(fetch->files[i], 0, 0, advice);
+}
+
+static int fetch_begin(struct warm_fetch *fetch)
+{
+	int ret;
+
+	fetch->scratch = mmap(NULL, FETCH_MAX_PAGES * PAGE_SIZE_BYTES, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (fetch->scratch == MAP_FAILED) {
+		fetch->scratch = NULL;
+		return -errno;
+	}
+	ret = ring_init(&fetch->ring, WARM_FETCH_DEPTH, fetch->files, fetch->nfiles, RING_RESTRICT);
+	if (ret)
+		return ret;
+	for (unsigned int i = 0; i < WARM_FETCH_DEPTH; i++) {
+		struct fetch_slot *slot = &fetch->slots[i];
+
+		slot->fetch = fetch;
+		slot->iov.iov_base = fetch->scratch;
+		slot->req = (struct ring_req){
+			.op = RING_READ, .iov = &slot->iov, .niov = 1, .done = fetch_done};
+		slot->next = fetch->free;
+		fetch->free = slot;
+	}
+	fetch_advise(fetch, POSIX_FADV_RANDOM);
+	ret = -pthread_create(&fetch->thread, NULL, fetch_thread, fetch);
+	if (ret)
+		ring_destroy(&fetch->ring);
+	fetch->running = !ret;
+	return ret;
+}
+
+int warm_fetch_start(const struct snap *snap, const struct snap_hot *hot,
+		     const struct snap_mem *mem, struct warm_fetch **out, bool *plain)
+{
+	struct warm_fetch *fetch = calloc(1, sizeof(*fetch));
+	int ret = fetch ? 0 : -ENOMEM;
+
+	*out = NULL;
+	*plain = false;
+	if (!ret) {
+		fetch->files[FETCH_MEMORY] = mem->fd;
+		fetch->files[FETCH_ROOT] = snap->root_fd;
+		fetch->nfiles = snap->root_fd >= 0 ? 2 : 1;
+		ret = fetch_list_all(fetch, snap, hot, mem);
+	}
+	if (!ret && fetch->ncold) {
+		ret = fetch_begin(fetch);
+		if (!ret) {
+			*plain = fetch->ring.plain;
+			*out = fetch;
+			return 0;
+		}
+	}
+	if (ret)
+		log_err("%s: fetching the hot set: %s", snap->path, strerror(-ret));
+	warm_fetch_free(fetch);
+	return ret;
+}
+
+int warm_fetch_wait(struct warm_fetch *fetch, u64 *bytes_read)
+{
+	if (fetch->running) {
+		BUG_ON(pthread_join(fetch->thread, NULL));
+		fetch->running = false;
+		fetch_advise(fetch, POSIX_FADV_NORMAL);
+		/* With requests owed the ring and the slots must stay; the process ends soon. */
+		if (!fetch->ring.inflight)
+			ring_destroy(&fetch->ring);
+	}
+	*bytes_read = fetch->bytes_read;
+	if (fetch->error)
+		log_err("fetching the hot set: %s", strerror(-fetch->error));
+	return fetch->error;
+}
+
+void warm_fetch_free(struct warm_fetch *fetch)
+{
+	u64 bytes_read;
+
+	if (!fetch)
+		return;
+	if (fetch->running && warm_fetch_wait(fetch, &bytes_read))
+		log_debug("the restore has failed already");
+	if (fetch->ring.inflight)
+		return;
+	if (fetch->scratch)
+		munmap(fetch->scratch, FETCH_MAX_PAGES * PAGE_SIZE_BYTES);
+	free(fetch->cold);
+	free(fetch);
+}
