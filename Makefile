@@ -47,6 +47,7 @@ SNAPSHOT_SRCS := vmm/snapshot/digest.c vmm/snapshot/parse.c vmm/snapshot/build.c
 
 CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_request.c vmm/cli/cli.c vmm/cli/optparse.c vmm/cli/run_opts.c vmm/cli/run.c vmm/cli/recipe.c vmm/cli/state.c vmm/cli/vmmproc.c \
 	vmm/cli/json_out.c vmm/cli/progress.c vmm/cli/assets.c vmm/cli/template.c vmm/cli/template_build.c vmm/cli/template_guest.c vmm/cli/template_hot.c \
+	vmm/cli/pool.c vmm/cli/pool_client.c vmm/cli/pool_serve.c vmm/cli/pool_shells.c vmm/cli/run_pool.c \
 	vmm/cli/kvmkind.c vmm/cli/doctor.c vmm/cli/doctor_run.c vmm/cli/doctor_kernel.c
 
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \

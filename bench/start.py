@@ -52,13 +52,18 @@ def drop_caches() -> None:
 
 
 def thaw_run(strategy: str, cold: bool) -> dict[str, float]:
+    if cold:
+        drop_caches()
+    return timed_run("none", "--strategy", strategy)
+
+
+def timed_run(pool: str, *args: str) -> dict[str, float]:
+    """One `thaw run` of /bin/true; @pool is what its result must say of the pool."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        if cold:
-            drop_caches()
         start = time.monotonic()
         subprocess.run(
             [
-                *(str(BIN / "thaw"), "run", TEMPLATE, "--strategy", strategy),
+                *(str(BIN / "thaw"), "run", TEMPLATE, *args),
                 *("--json", report.name, "--", "/bin/true"),
             ],
             check=True,
@@ -66,12 +71,52 @@ def thaw_run(strategy: str, cold: bool) -> dict[str, float]:
         )
         wall = (time.monotonic() - start) * 1e3
         data = json.loads(Path(report.name).read_text())
+    if data["pool"] != pool:
+        raise RuntimeError(f"pool: {data['pool']}, expected {pool}")
     sample = {k: float(v) for k, v in data["clocks_ms"].items()}
     sample["wall"] = wall  # fork of this process to the end of thaw, teardown included
     sample["minor"] = float(data["faults"]["minor"])
     sample["major"] = float(data["faults"]["major"])
     sample["bytes_read"] = float(data["bytes_read"])
     return sample
+
+
+class Pool:
+    """`thaw pool`; a sample waits until its machine is replaced, outside the clock."""
+
+    def __init__(self, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [str(BIN / "thaw"), "pool", TEMPLATE, "--size", "2", "--idle-timeout", "0", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline():
+            raise RuntimeError("the pool did not come up")
+
+    def status(self) -> dict[str, int]:
+        out = subprocess.run(
+            [str(BIN / "thaw"), "pool", TEMPLATE, "--status", "--json"],
+            check=True,
+            capture_output=True,
+        ).stdout
+        data = json.loads(out)
+        assert isinstance(data, dict)
+        return data
+
+    def wait_filled(self) -> None:
+        while self.status()["ready"] < 2:
+            time.sleep(0.05)
+
+    def sample(self) -> dict[str, float]:
+        self.wait_filled()
+        result = timed_run("hit")
+        self.wait_filled()  # its set-up must not fall into another arm's sample
+        return result
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
 
 
 CTL_READY = 67  # vmm/util/ctl.h
@@ -220,6 +265,7 @@ def main() -> int:
 
     subprocess.run([str(TOP / "scripts/template"), TEMPLATE], check=True)
     warm = Warm()
+    pool = Pool("--populate")
     arms = [
         Arm("restore ws, hot", lambda: thaw_run("ws", False), options.n),
         Arm("restore ws, cold", lambda: thaw_run("ws", True), options.n),
@@ -227,6 +273,7 @@ def main() -> int:
         Arm("restore mmap, cold", lambda: thaw_run("mmap", True), options.n),
         Arm("restore copy, hot", lambda: thaw_run("copy", False), options.n),
         Arm("restore copy, cold", lambda: thaw_run("copy", True), options.n),
+        Arm("pool hit, hot", pool.sample, options.n),
         Arm("warm exec", warm.sample, options.n),
         Arm("cold boot", ColdBoot().sample, options.cold_boots),
     ]
@@ -242,6 +289,8 @@ def main() -> int:
         if sys.stderr.isatty() or number % 20 == 19:
             print(f"bench: {number + 1} of {len(order)} samples", file=sys.stderr)
     private = warm.private_kib()
+    pool_status = pool.status()
+    pool.stop()
     warm.stop()
 
     rows = summarize(arms)
@@ -257,6 +306,7 @@ def main() -> int:
         "restore mmap hot / cold boot": c4("restore mmap, hot") / c4("cold boot"),
         "restore copy hot / cold boot": c4("restore copy, hot") / c4("cold boot"),
         "restore ws hot / warm exec": c4("restore ws, hot") / c4("warm exec"),
+        "pool hit / warm exec": c4("pool hit, hot") / c4("warm exec"),
         "restore ws hot / restore mmap hot": c4("restore ws, hot") / c4("restore mmap, hot"),
         "restore mmap hot / restore copy hot": c4("restore mmap, hot") / c4("restore copy, hot"),
     }
@@ -291,6 +341,7 @@ def main() -> int:
                     for name, value, limit in targets
                 ],
                 "vmm_private_kib": private,
+                "pool": pool_status,
                 "samples": {arm.name: arm.results for arm in arms},
             },
             indent=1,

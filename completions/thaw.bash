@@ -34,7 +34,7 @@ _thaw_run() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--env --workdir --user --interactive --strategy --json --timeout --hostname --console --help --"
+		_thaw_fill "--env --workdir --user --interactive --strategy --json --timeout --hostname --console --no-pool --help --"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi
@@ -72,6 +72,19 @@ _thaw_template() {
 	esac
 }
 
+_thaw_pool() {
+	case ${COMP_WORDS[COMP_CWORD - 1]} in
+	--size | --idle-timeout)
+		return
+		;;
+	esac
+	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
+		_thaw_fill "--size --populate --idle-timeout --status --json --help"
+	else
+		_thaw_fill "$(_thaw_templates)"
+	fi
+}
+
 _thaw() {
 	local i
 	COMPREPLY=()
@@ -80,12 +93,13 @@ _thaw() {
 		[[ ${COMP_WORDS[i]} == -- ]] && return
 	done
 	if ((COMP_CWORD == 1)); then
-		_thaw_fill "run template doctor version help"
+		_thaw_fill "run template pool doctor version help"
 		return
 	fi
 	case ${COMP_WORDS[1]} in
 	run) _thaw_run ;;
 	template) _thaw_template ;;
+	pool) _thaw_pool ;;
 	doctor) _thaw_fill "--json --help" ;;
 	esac
 }

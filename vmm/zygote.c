@@ -52,9 +52,13 @@ static void zygote_leave(struct zygote *zygote)
 }
 
 /** Tell what became of a CTL_FORK. Return: 0 or -errno (logged). */
-static int zygote_answer(const struct zygote *zygote, pid_t pid, int error)
+static int zygote_answer(const struct zygote *zygote, const struct ctl_msg *request, pid_t pid,
+			 int error)
 {
-	struct ctl_msg msg = {.version = CTL_VERSION, .type = CTL_FORKED, .error = error};
+	struct ctl_msg msg = {.version = CTL_VERSION,
+			      .type = CTL_FORKED,
+			      .error = error,
+			      .generation = request->generation};
 	int pid_fd = -1, ret;
 
 	if (!error) {
@@ -75,18 +79,18 @@ static int zygote_answer(const struct zygote *zygote, pid_t pid, int error)
 }
 
 /** Return: 1 in the new process, 0 or -errno (logged) in the zygote. */
-static int zygote_fork(struct zygote *zygote, int *fd)
+static int zygote_fork(struct zygote *zygote, const struct ctl_msg *request, int fd)
 {
 	pid_t pid;
 
-	if (*fd < 0)
-		return zygote_answer(zygote, 0, -EINVAL);
+	if (fd < 0)
+		return zygote_answer(zygote, request, 0, -EINVAL);
 	pid = fork();
 	if (pid == 0) {
 		zygote_leave(zygote);
 		return 1;
 	}
-	return zygote_answer(zygote, pid, pid < 0 ? -errno : 0);
+	return zygote_answer(zygote, request, pid, pid < 0 ? -errno : 0);
 }
 
 /** Return: 1 in a new process, with @ctl_fd; 0 to go on; -EPIPE at the channel's end; or -errno
@@ -107,7 +111,7 @@ static int zygote_receive(struct zygote *zygote, int *ctl_fd)
 	}
 	ret = 0;
 	if (msg.type == CTL_FORK)
-		ret = zygote_fork(zygote, &fd);
+		ret = zygote_fork(zygote, &msg, fd);
 	else
 		log_warn("zygote: message type %u ignored", msg.type);
 	if (ret == 1)

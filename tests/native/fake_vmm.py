@@ -13,6 +13,7 @@ import array
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 
 MSG = struct.Struct("<IIIIiIQ5Q192s")
 CONNECT, STOP, ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 1, 2, 64, 65, 66, 67, 68, 69
+START, FORK, WAITING, FORKED = 3, 4, 70, 71
 STOPPED, SNAPSHOT_WRITTEN, OWN_ERROR = 2, 3, 4
 SHIM_EXEC, SHIM_CHECKPOINT, SHIM_OK = 1, 5, 70
 FIRST_PORT = 1025
@@ -101,9 +103,9 @@ class FakeVmm:
             os.write(int(hot_fd), b"hot pages")
         sys.exit(0)
 
-    def first_request(self) -> None:
+    def first_request(self, fd: int = 4) -> None:
         """What the guest's shim does with the mailbox: start the command, call the host."""
-        payload = Path("/proc/self/fd/4").read_bytes()
+        payload = Path(f"/proc/self/fd/{fd}").read_bytes()
         ours, theirs = socket.socketpair()
         theirs.sendall(struct.pack("<IBBH", len(payload), SHIM_EXEC, 1, 0) + payload)
         data = message(ACCEPT, port=FIRST_PORT)
@@ -112,7 +114,62 @@ class FakeVmm:
         theirs.close()
         self.connect(ours.detach())
 
+    def receive(self, sock: socket.socket) -> tuple[bytes, list[int]]:
+        data, ancillary, _flags, _addr = sock.recvmsg(MSG.size, socket.CMSG_SPACE(4))
+        fds = array.array("i")
+        for _level, _type, raw in ancillary:
+            fds.frombytes(raw)
+        return data, list(fds)
+
+    def wait_for_start(self) -> None:
+        """A shell: everything is ready, the owner says go."""
+        self.ctl.send(message(WAITING))
+        while True:
+            data, fds = self.receive(self.ctl)
+            if not data:
+                os._exit(0)
+            if MSG.unpack(data)[1] == START:
+                break
+        if self.fake == "start-dies":
+            os._exit(1)
+        if "THAW_FAKE_LOG" in os.environ:
+            hostname = MSG.unpack(data)[-1].rstrip(b"\0").decode()
+            Path(os.environ["THAW_FAKE_LOG"]).write_text(json.dumps({"hostname": hostname}))
+        self.ctl.send(message(RUNNING, upto=4))
+        self.ctl.send(message(RESUMED))
+        if fds:
+            self.first_request(fds[0])
+        self.serve()
+
+    def zygote(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        zygote = self.ctl
+        zygote.send(message(READY))
+        while True:
+            data, fds = self.receive(zygote)
+            if not data:
+                return
+            pid = os.fork()
+            if pid == 0:
+                zygote.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                self.ctl = socket.socket(fileno=fds[0])
+                self.ctl.setblocking(True)
+                if self.fake != "shell-fails":
+                    self.wait_for_start()
+                os._exit(1)
+            os.close(fds[0])
+            pidfd = os.pidfd_open(pid)
+            answer = list(MSG.unpack(message(FORKED, port=pid)))
+            answer[6] = MSG.unpack(data)[6]
+            rights = array.array("i", [pidfd])
+            zygote.sendmsg([MSG.pack(*answer)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            os.close(pidfd)
+
     def run(self) -> None:
+        if "--zygote-fd" in self.argv:
+            self.zygote()
+            return
         # A build's second VMM, the clone that records the hot set, is not what the tests ask about.
         if "THAW_FAKE_LOG" in os.environ and "--hot-fd" not in self.argv:
             # The folder's own fd is in the list too, and closed by now.
@@ -138,14 +195,14 @@ class FakeVmm:
             self.ctl.send(message(RESUMED if self.argv[1] == "restore" else READY))
             if "--request-fd" in self.argv:
                 self.first_request()
+        self.serve()
+
+    def serve(self) -> None:
         while True:
             select.select([self.ctl], [], [])
-            fds = array.array("i", [0])
-            data, ancillary, _flags, _addr = self.ctl.recvmsg(MSG.size, socket.CMSG_SPACE(4))
+            data, fds = self.receive(self.ctl)
             if not data:
                 break
-            for _level, _type, raw in ancillary:
-                fds.frombytes(raw)
             kind = MSG.unpack(data)[1]
             if kind == CONNECT and self.fake != "hang":
                 self.connect(fds[-1])

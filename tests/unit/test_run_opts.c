@@ -81,7 +81,7 @@ static void test_plain(void)
 	CHECK_STR(opts.argv[2], "--json");
 	CHECK_STR(opts.argv[3], "-i");
 	CHECK(!opts.argv[4]);
-	CHECK(!opts.with_stdin && !opts.json_path && !opts.strategy && !opts.cwd);
+	CHECK(!opts.with_stdin && !opts.no_pool && !opts.json_path && !opts.strategy && !opts.cwd);
 	CHECK_EQ(opts.timeout_ns, 0);
 	CHECK_EQ(opts.user.uid, 0);
 	CHECK_STR(env_value(&opts, "HOME"), "/root");
@@ -103,9 +103,9 @@ static void test_all_options(void)
 
 	accepted(
 		"-i|-e|A=1|-eB=x=y|--env=C=|-e|A=2|-w|/tmp|-u|1000:2000|d|--strategy|copy|--json=r.json|"
-		"--timeout|1.5s|--hostname|h-1.x|--console|c.log|--|x",
+		"--timeout|1.5s|--hostname|h-1.x|--console|c.log|--no-pool|--|x",
 		&line, &opts);
-	CHECK(opts.with_stdin);
+	CHECK(opts.with_stdin && opts.no_pool);
 	CHECK_STR(env_value(&opts, "A"), "2");
 	CHECK_STR(env_value(&opts, "B"), "x=y");
 	CHECK_STR(env_value(&opts, "C"), "");

@@ -75,7 +75,7 @@ static void end_zygote(int want)
 
 static void request(int fd)
 {
-	struct ctl_msg msg = {.version = CTL_VERSION, .type = CTL_FORK};
+	struct ctl_msg msg = {.version = CTL_VERSION, .type = CTL_FORK, .generation = 77};
 
 	CHECK_EQ(ctl_send(zygote_sock, &msg, fd), 0);
 }
@@ -94,6 +94,7 @@ static int make_child(int *pid_fd, u32 *pid)
 	msg = receive(zygote_sock, pid_fd);
 	CHECK_EQ(msg.type, CTL_FORKED);
 	CHECK_EQ(msg.error, 0);
+	CHECK_EQ(msg.generation, 77);
 	CHECK(*pid_fd >= 0);
 	*pid = msg.port;
 	msg = receive(pair[0], &fd);

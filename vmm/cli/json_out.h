@@ -11,7 +11,7 @@
 struct run_result {
 	const char *template_name;
 	const char *strategy; /* as it was really done */
-	const char *pool;     /* "none": the VMM was started for this run */
+	const char *pool;     /* "hit", or "miss" or "none": the VMM was started for this run */
 	const char *kvm;      /* "hardware" or "emulated" */
 	struct ctl_clocks clocks;
 	u64 client_start_ns; /* of c5 */

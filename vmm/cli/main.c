@@ -25,6 +25,7 @@ static int version_main(struct cli *cli, int argc, char **argv)
 static const struct cli_command commands[] = {
 	{"run", "run a command in a sandbox restored from a template", run_main},
 	{"template", "build, list, inspect, verify and remove templates", template_main},
+	{"pool", "keep machines of a template ready to run", pool_main},
 	{"doctor", "what this machine has and lacks, with what to do", doctor_main},
 	{"version", "print the version", version_main},
 	{"--version", "the same", version_main},

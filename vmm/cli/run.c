@@ -10,6 +10,9 @@
 // request that is too long for the mailbox goes the other way: this process makes the stream and
 // writes the request into it. From then on one poll(2) loop (exec.c) moves bytes.
 //
+// Where a pool of the template runs (thaw pool), a machine of it is taken over instead of made: one
+// message to the pool, one to the machine.
+//
 // Nothing outlives this process, however it ends: the control channel closes with it and thaw-vmm
 // ends on that; its scratch disk has no name; its memory is private. In the usual case thaw-vmm is
 // killed and waited for, so that it is gone when `thaw run` returns. That comes after clock c5 was
@@ -31,6 +34,7 @@
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/kvmkind.h"
 #include "vmm/cli/run_opts.h"
+#include "vmm/cli/run_pool.h"
 #include "vmm/cli/state.h"
 #include "vmm/cli/vmmproc.h"
 #include "vmm/snapshot/mem.h"
@@ -45,6 +49,7 @@ struct run {
 	struct run_opts opts;
 	struct state state;
 	struct vmmproc vmm;
+	struct run_pool pool;
 	const char *strategy;
 	u64 deadline_ns; /* 0: none */
 	int lock_fd, stream_fd, signal_fd;
@@ -335,7 +340,7 @@ static int write_json(const struct run *run, int status, int signal_number)
 	struct run_result result = {
 		.template_name = run->opts.template_name,
 		.strategy = run->vmm.restore_note[0] ? run->vmm.restore_note : run->strategy,
-		.pool = "none",
+		.pool = run->pool.outcome,
 		.kvm = kvm_cpu_emulated() ? "emulated" : "hardware",
 		.clocks = run->vmm.clocks,
 		.client_start_ns = run->cli->start_ns,
@@ -358,15 +363,40 @@ static int write_json(const struct run *run, int status, int signal_number)
 	return ret;
 }
 
+/** What a machine of a pool has used before it was claimed is no part of this run. */
+static s64 since_claim(s64 now, s64 before)
+{
+	return now < 0 || before < 0 ? -1 : now - before;
+}
+
+static void read_counters(struct run *run)
+{
+	const struct proc_counters *before = &run->pool.counters;
+	struct proc_counters *now = &run->counters;
+
+	proc_counters_read(run->vmm.pid, now);
+	if (!run->vmm.adopted)
+		return;
+	now->faults_minor = since_claim(now->faults_minor, before->faults_minor);
+	now->faults_major = since_claim(now->faults_major, before->faults_major);
+	now->bytes_read = since_claim(now->bytes_read, before->bytes_read);
+}
+
 static int run_start(struct run *run)
 {
 	int ret;
 
 	ret = state_init(&run->state);
 	if (!ret)
-		ret = lock_template(run);
-	if (!ret)
 		ret = prepare_request(run);
+	if (ret)
+		return ret;
+	/* A machine of the pool holds the template's lock itself. */
+	if (run_pool_start(&run->state, &run->opts, run->request_fd, &run->vmm, &run->pool)) {
+		run->strategy = run->pool.strategy;
+		return run_command_in_guest(run);
+	}
+	ret = lock_template(run);
 	if (!ret)
 		ret = start_vmm(run);
 	return ret ? ret : run_command_in_guest(run);
@@ -405,6 +435,7 @@ int run_main(struct cli *cli, int argc, char **argv)
 			  .signal_fd = -1,
 			  .request_fd = -1,
 			  .vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
+			  .pool = {.outcome = "none"},
 			  .counters = {-1, -1, -1}};
 	int signal_number = 0, status;
 
@@ -420,7 +451,7 @@ int run_main(struct cli *cli, int argc, char **argv)
 	}
 	/* Before the process is gone, and before anything else costs time. */
 	if (run.opts.json_path && run.vmm.pid)
-		proc_counters_read(run.vmm.pid, &run.counters);
+		read_counters(&run);
 	/* Messages that came with the last frame: the clocks are in them. */
 	if (vmmproc_receive(&run.vmm))
 		log_debug("thaw-vmm ended by itself");

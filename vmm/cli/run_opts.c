@@ -107,6 +107,8 @@ static const struct optparse_spec run_specs[] = {
 	 "pass stdin on; without it the command's is /dev/null", NULL},
 	{"strategy", 0, "NAME", optparse_string, FIELD(strategy),
 	 "how guest memory comes back: see below", NULL},
+	{"no-pool", 0, NULL, optparse_flag, FIELD(no_pool),
+	 "do not take a machine of the template's pool", NULL},
 	{"json", 0, "FILE", optparse_string, FIELD(json_path),
 	 "write the result and the five start clocks to FILE", NULL},
 	{"timeout", 0, "TIME", optparse_duration, FIELD(timeout_ns),

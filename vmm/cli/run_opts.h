@@ -27,6 +27,7 @@ struct run_opts {
 	u64 timeout_ns; /* 0: none */
 	struct run_user user;
 	bool with_stdin;
+	bool no_pool;
 	struct run_env env;
 	char **argv; /* NULL-terminated: the tail of main's argv */
 };

@@ -199,6 +199,16 @@ int vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts)
 	return ret;
 }
 
+void vmmproc_adopt(struct vmmproc *proc, pid_t pid, int ctl_fd, int pid_fd)
+{
+	*proc = (struct vmmproc){.pid = pid,
+				 .adopted = true,
+				 .pid_fd = pid_fd,
+				 .ctl_fd = ctl_fd,
+				 .log_fd = -1,
+				 .accept_fd = -1};
+}
+
 int vmmproc_connect(struct vmmproc *proc, u32 port)
 {
 	struct ctl_msg msg = {.version = CTL_VERSION, .type = CTL_CONNECT, .port = port};
@@ -348,6 +358,8 @@ void vmmproc_why(const struct vmmproc *proc, char *out, size_t len_bytes)
 			 proc->exit_reason < ARRAY_SIZE(reasons) ? reasons[proc->exit_reason]
 								 : "thaw-vmm ended",
 			 text, proc->text);
+	else if (!proc->pid && proc->adopted)
+		snprintf(out, len_bytes, "thaw-vmm ended without a word; see its pool's messages");
 	else if (!proc->pid && WIFSIGNALED(proc->wait_status))
 		snprintf(out, len_bytes, "thaw-vmm was killed by signal %d (%s)",
 			 WTERMSIG(proc->wait_status), strsignal(WTERMSIG(proc->wait_status)));
@@ -382,11 +394,29 @@ static void wait_gone(struct vmmproc *proc)
 
 	if (!proc->pid)
 		return;
+	if (proc->adopted) {
+		/* Its own parent reaps it. */
+		struct pollfd pfd = {.fd = proc->pid_fd, .events = POLLIN};
+
+		while (poll(&pfd, 1, -1) < 0 && errno == EINTR)
+			;
+		proc->pid = 0;
+		fd_close(&proc->pid_fd);
+		return;
+	}
 	do {
 		pid = waitpid(proc->pid, &proc->wait_status, 0);
 	} while (pid < 0 && errno == EINTR);
 	BUG_ON(pid != proc->pid);
 	proc->pid = 0;
+}
+
+static void send_kill(const struct vmmproc *proc)
+{
+	if (proc->adopted)
+		(void)syscall(SYS_pidfd_send_signal, proc->pid_fd, SIGKILL, NULL, 0);
+	else
+		kill(proc->pid, SIGKILL);
 }
 
 void vmmproc_reap(struct vmmproc *proc)
@@ -395,9 +425,10 @@ void vmmproc_reap(struct vmmproc *proc)
 
 	if (!proc->pid)
 		return;
-	pfd.fd = (int)syscall(SYS_pidfd_open, proc->pid, 0);
+	pfd.fd = proc->adopted ? fcntl(proc->pid_fd, F_DUPFD_CLOEXEC, 3)
+			       : (int)syscall(SYS_pidfd_open, proc->pid, 0);
 	if (pfd.fd < 0 || poll(&pfd, 1, VMMPROC_REAP_MS) != 1)
-		kill(proc->pid, SIGKILL);
+		send_kill(proc);
 	fd_close(&pfd.fd);
 	wait_gone(proc);
 }
@@ -405,7 +436,7 @@ void vmmproc_reap(struct vmmproc *proc)
 void vmmproc_end(struct vmmproc *proc)
 {
 	if (proc->pid)
-		kill(proc->pid, SIGKILL);
+		send_kill(proc);
 	wait_gone(proc);
 	fd_close(&proc->ctl_fd);
 	fd_close(&proc->log_fd);

@@ -23,9 +23,11 @@
 #define VMMPROC_FILE_PATH "/proc/self/fd/4"
 
 struct vmmproc {
-	pid_t pid;  /* 0: not started, or reaped */
-	int ctl_fd; /* our end; non-blocking; -1: closed */
-	int log_fd; /* unnamed file that collects its stderr; -1: not collected */
+	pid_t pid;    /* 0: not started, or reaped */
+	bool adopted; /* made by somebody else: no child of this process */
+	int pid_fd;   /* of an adopted one */
+	int ctl_fd;   /* our end; non-blocking; -1: closed */
+	int log_fd;   /* unnamed file that collects its stderr; -1: not collected */
 
 	/* What it said so far. */
 	bool running, resumed, ready;
@@ -62,6 +64,12 @@ int __must_check vmmproc_find(char *out);
  * Return: 0 or -errno (logged). vmmproc_end() is due in every case.
  */
 int __must_check vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts);
+
+/**
+ * vmmproc_adopt() - take over one that is somebody else's child: @ctl_fd and @pid_fd become
+ * @proc's. Its exit status can't be known, and its stderr is not collected.
+ */
+void vmmproc_adopt(struct vmmproc *proc, pid_t pid, int ctl_fd, int pid_fd);
 
 /**
  * vmmproc_connect() - a stream to guest port @port. It can be written to at once: the VMM holds the

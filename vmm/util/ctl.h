@@ -32,7 +32,7 @@ enum ctl_type {
 	CTL_EXIT = 69,	   /* last message: reason, text */
 	CTL_WAITING = 70,  /* all is done but the start: CTL_START is due */
 	CTL_FORKED = 71,   /* of a zygote: fd is a pidfd of the new process, port its pid; or error.
-			      In the order of the CTL_FORKs */
+			      generation is the CTL_FORK's */
 };
 
 enum ctl_exit_reason {
