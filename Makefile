@@ -15,6 +15,10 @@ SAN    ?=
 CC     := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
 CXX    := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
 CLANG  ?= clang
+LLVM_STRIP ?= llvm-strip
+# Ubuntu's is part of its kernel's tools; what /usr/sbin has there is a wrapper that looks for those of the running kernel.
+BPFTOOL ?= $(shell for tool in bpftool /usr/sbin/bpftool /usr/lib/linux-tools*/bpftool /usr/lib/linux-tools/*/bpftool; do \
+	"$$tool" version >/dev/null 2>&1 && echo "$$tool" && break; done)
 PKG_CONFIG ?= pkg-config
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -25,6 +29,7 @@ empty :=
 space := $(empty) $(empty)
 CONFIG := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(filter 1,$(DEBUG)),debug,release))
 B := build/$(CONFIG)
+F := build/fuzz
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-8s %s\n' '$(1)' '$(2)')
 
@@ -54,7 +59,11 @@ SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/d
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
 	guest/shim/frame.c guest/shim/parse.c
 
-LIB_SRCS := $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+# Recording the hot set: parts of both.
+HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm/cli/hot_bpf.c vmm/cli/hot_show.c \
+	vmm/cli/hot_options.c vmm/cli/template_record.c
+
+LIB_SRCS := $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_hot test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_snap_cpu test_snap_write test_snap_kvm test_frame test_exec
@@ -62,6 +71,9 @@ UNIT_TESTS := test_hot test_gmem test_bus test_ioapic test_acpi test_cpuid test_
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_frame
 
 UNIT_TESTS += test_machine_wait test_zygote
+
+UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
+FUZZERS += fuzz_hot
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
@@ -78,7 +90,9 @@ HARDEN := -fstack-protector-strong $(if $(SAN)$(filter 1,$(DEBUG)),,-D_FORTIFY_S
 OPT := $(if $(filter 1,$(DEBUG)),-O0,-O2) -g
 # gcc sees ghosts in instrumented code: these two warnings are for the plain build.
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DTHAW_SANITIZER=1 -Wno-stringop-overread -Wno-maybe-uninitialized)
-CPPFLAGS += -D_GNU_SOURCE -I. -I$(B)/gen
+# Generated headers (bpf/), as a system folder: the warnings are for our own code.
+BPF_INCLUDE := -isystem build/bpf
+CPPFLAGS += -D_GNU_SOURCE -I. -I$(B)/gen $(BPF_INCLUDE)
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN_C) $(HARDEN) $(SANFLAGS) -MMD -MP $(CFLAGS)
 LIBS := -luring -ljansson -lxxhash -lpthread
 # The binaries are static: they start faster, carry no loader into the jail, and run on a host with other libraries. A sanitizer can't be.
@@ -116,6 +130,25 @@ $(B)/obj/%.o: %.c $(B)/flags $(B)/probe
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
+
+# --- BPF -------------------------------------------------------------------------------------------------------------
+
+BPF_SKELS := build/bpf/hot_fault.lskel.h
+
+build/bpf/%.bpf.o: bpf/%.bpf.c
+	$(call say,BPF,$<)
+	@mkdir -p $(@D)
+	@{ command -v $(CLANG) && command -v $(LLVM_STRIP); } >/dev/null || \
+		{ echo "error: $(CLANG) or $(LLVM_STRIP) not found; run: make deps" >&2; exit 1; }
+	$(Q)$(CLANG) -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I/usr/include/x86_64-linux-gnu -c -o $@ $<
+	$(Q)$(LLVM_STRIP) -g $@
+
+build/bpf/%.lskel.h: build/bpf/%.bpf.o
+	$(call say,SKEL,$@)
+	@[ -n "$(BPFTOOL)" ] || { echo "error: bpftool not found; run: make deps" >&2; exit 1; }
+	$(Q)$(BPFTOOL) gen skeleton -L $< name $* >$@
+
+$(B)/obj/vmm/cli/hot_bpf.o $(F)/obj/vmm/cli/hot_bpf.o: $(BPF_SKELS)
 
 $(LIB): $(LIB_OBJS)
 	$(call say,AR,$@)
@@ -206,11 +239,10 @@ build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o
 
 # What the tests in the test host need beyond `all guest`.
 .PHONY: vm-test-bins
-vm-test-bins: $(HOSTILE:%=build/hostile/%.elf)
+vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf
 
 # --- fuzz ----------------------------------------------------------------------------------------------------------
 
-F := build/fuzz
 FUZZ_FLAGS := -std=gnu11 -O1 -g $(WARN_C) -fno-strict-aliasing -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
 	-fno-sanitize-recover=all -DTHAW_SANITIZER=1 -DTHAW_FUZZ=1 -MMD -MP
 FUZZ_OBJS := $(LIB_SRCS:%.c=$(F)/obj/%.o)
@@ -219,7 +251,7 @@ FUZZ_BINS := $(FUZZERS:%=$(F)/%)
 $(F)/obj/%.o: %.c
 	$(call say,FUZZCC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CLANG) -D_GNU_SOURCE -I. -DTHAW_VERSION='"$(VERSION)"' $(FUZZ_FLAGS) -c -o $@ $<
+	$(Q)$(CLANG) -D_GNU_SOURCE -I. $(BPF_INCLUDE) -DTHAW_VERSION='"$(VERSION)"' $(FUZZ_FLAGS) -c -o $@ $<
 
 $(F)/libvmm.a: $(FUZZ_OBJS)
 	@rm -f $@
@@ -244,7 +276,7 @@ lint:
 format:
 	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' | xargs "$$(scripts/deps --lint-venv)/bin/clang-format" -i
 
-compile_commands.json:
+compile_commands.json: $(BPF_SKELS)
 	$(Q)scripts/compile-commands $(CC) "$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL))" $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
 		$(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@

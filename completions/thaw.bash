@@ -43,11 +43,11 @@ _thaw_run() {
 _thaw_template() {
 	local verb=${COMP_WORDS[2]}
 	if ((COMP_CWORD == 2)); then
-		_thaw_fill "build ls inspect verify rm help"
+		_thaw_fill "build record ls inspect verify rm help"
 		return
 	fi
 	case $verb:${COMP_WORDS[COMP_CWORD - 1]} in
-	build:--recipe)
+	build:--recipe | record:--recipe)
 		mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
 		return
 		;;
@@ -59,13 +59,22 @@ _thaw_template() {
 		_thaw_fill "mmap copy"
 		return
 		;;
+	build:--recorder | record:--recorder)
+		_thaw_fill "pagemap bpf"
+		return
+		;;
+	build:--hot-rule | record:--hot-rule)
+		_thaw_fill "half union intersection"
+		return
+		;;
 	build:--vcpus)
 		_thaw_fill "1 2 3 4 5 6 7 8"
 		return
 		;;
 	esac
 	case $verb:${COMP_WORDS[COMP_CWORD]} in
-	build:-*) _thaw_fill "--recipe --vcpus --memory --from --strategy --warm --replace --serial --timeout --help" ;;
+	build:-*) _thaw_fill "--recipe --vcpus --memory --from --strategy --warm --recorder --hot-runs --hot-rule --replace --serial --timeout --help" ;;
+	record:-*) _thaw_fill "--recorder --hot-runs --hot-rule --recipe --warm --timeout --help" ;;
 	ls:* | inspect:-*) _thaw_fill "--json --help" ;;
 	verify:-* | rm:-*) _thaw_fill "--help" ;;
 	*) _thaw_fill "$(_thaw_templates)" ;;

@@ -13,6 +13,7 @@ import array
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import fake_snapshot
 
 MSG = struct.Struct("<IIIIiIQ5Q192s")
 CONNECT, STOP, ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 1, 2, 64, 65, 66, 67, 68, 69
@@ -55,6 +58,7 @@ class FakeVmm:
         self.fake = os.environ.get("THAW_FAKE", "")
         self.ctl = socket.socket(fileno=3)
         self.ctl.setblocking(True)
+        self.words = b""
         self.shims: list[subprocess.Popen[bytes]] = []
 
     def option(self, name: str) -> str | None:
@@ -69,8 +73,10 @@ class FakeVmm:
             self.ctl.send(message(SNAPSHOT, error=-28, text="/x/memory: No space left on device"))
             return
         folder = Path(self.option("--snapshot") or "")
-        folder.mkdir(exist_ok="--replace" in self.argv)
-        (folder / "memory").write_bytes(b"m" * 4096)
+        if "--replace" in self.argv:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        fake_snapshot.write(folder, self.option("--name") or "")
         self.ctl.send(message(SNAPSHOT))
         self.ctl.send(message(EXIT, reason=SNAPSHOT_WRITTEN))
         sys.exit(0)
@@ -100,12 +106,24 @@ class FakeVmm:
         if hot_fd is not None:
             if self.fake == "hot-fails":
                 sys.exit(1)
-            os.write(int(hot_fd), b"hot pages")
+            os.write(int(hot_fd), self.hot_set())
         sys.exit(0)
+
+    def hot_set(self) -> bytes:
+        """Pages 0-9 are read by every command; what else is touched depends on the command."""
+        if self.fake == "hot-garbage":
+            return b"hot pages"
+        folder, words = Path(self.argv[2]), self.words
+        runs = [(0, 10, fake_snapshot.READ)]
+        runs += [(0x100000 + 0x1000 * len(words), 5, fake_snapshot.WRITE)]
+        if self.fake == "hot-outside":
+            runs += [(fake_snapshot.RAM_BYTES, 1, fake_snapshot.READ)]
+        return fake_snapshot.hot(folder, runs)
 
     def first_request(self, fd: int = 4) -> None:
         """What the guest's shim does with the mailbox: start the command, call the host."""
         payload = Path(f"/proc/self/fd/{fd}").read_bytes()
+        self.words = payload
         ours, theirs = socket.socketpair()
         theirs.sendall(struct.pack("<IBBH", len(payload), SHIM_EXEC, 1, 0) + payload)
         data = message(ACCEPT, port=FIRST_PORT)
@@ -170,7 +188,7 @@ class FakeVmm:
         if "--zygote-fd" in self.argv:
             self.zygote()
             return
-        # A build's second VMM, the clone that records the hot set, is not what the tests ask about.
+        # The clones that record the hot set are not what the tests ask about.
         if "THAW_FAKE_LOG" in os.environ and "--hot-fd" not in self.argv:
             # The folder's own fd is in the list too, and closed by now.
             links = {link.name: link for link in Path("/proc/self/fd").iterdir()}

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -381,7 +382,14 @@ def test_build(cli: Cli, tmp_path: Path) -> None:
                   "warm-up 2/2: touch", "snapshot", "hot set", "done: 1 MiB in "):  # fmt: skip
         assert any(phase in line for line in lines), (phase, lines)
     assert proc.stdout == b"" and marker.exists()
-    assert (cli.state / "templates/new/hot").read_bytes() == b"hot pages"
+    # /bin/true, sh -c :, python3 -c 0 and the two warm-ups, each in three clones.
+    hot = inspect(cli, "new")["hot"]
+    assert hot["clones"] == 15 and hot["commands"] == 5 and hot["runs"] >= 1, hot
+    assert (hot["recorder"], hot["rule"], hot["threshold"]) == ("pagemap", "half", 8)
+    assert hot["read_pages"] == 10 and hot["stability"] == 1.0 and 0.3 < hot["similarity"] < 1
+    assert hot["intersection_pages"] == 10 < hot["union_pages"] and hot["record_ms"] > 0
+    proc = cli("template", "inspect", "new")
+    assert b"recorded    by pagemap in 15 clones with 5 commands" in proc.stdout, proc.stdout
     assert "from the recipe" in (cli.state / "logs/new.log").read_text()
     image = cli.state / "images/0123456789abcdef/root.erofs"
     assert image.read_bytes() == (cli.guest / "root.erofs").read_bytes()
@@ -402,13 +410,97 @@ def test_build(cli: Cli, tmp_path: Path) -> None:
     assert cli(*args, "--replace").returncode == 0 and image.stat().st_ino == before
 
 
-def test_a_host_that_cannot_record_still_builds(cli: Cli) -> None:
+def inspect(cli: Cli, name: str) -> dict[str, Any]:
+    proc = cli("template", "inspect", name, "--json")
+    assert proc.returncode == 0, proc.stderr
+    fields = json.loads(proc.stdout)
+    assert isinstance(fields, dict)
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("fake", "words"),
+    [
+        ("hot-fails", b"no hot set was recorded"),
+        ("hot-garbage", b"not a hot set"),
+        ("hot-outside", b"a run lies outside of memory"),
+    ],
+)
+def test_a_host_that_cannot_record_still_builds(cli: Cli, fake: str, words: bytes) -> None:
     cli.make_guest()
-    proc = cli("template", "build", "cold", THAW_FAKE="hot-fails")
-    assert proc.returncode == 0 and b"no hot set was recorded" in proc.stderr, proc.stderr
+    proc = cli("template", "build", "cold", THAW_FAKE=fake)
+    assert proc.returncode == 0 and words in proc.stderr, proc.stderr
+    assert b"no hot set was recorded" in proc.stderr
     folder = cli.state / "templates/cold"
     assert (folder / "memory").exists() and not (folder / "hot").exists()
     assert not (folder / ".hot.tmp").exists() and folder.stat().st_mode & 0o777 == 0o500
+    assert inspect(cli, "cold")["hot"] is None
+    # Asked for by name it is an error; the template is there all the same.
+    proc = cli("template", "build", "cold", "--replace", "--recorder", "pagemap", THAW_FAKE=fake)
+    assert proc.returncode == 1 and words in proc.stderr, proc.stderr
+    assert (folder / "memory").exists() and not (folder / "hot").exists()
+
+
+def test_hot_rules_and_runs(cli: Cli) -> None:
+    cli.make_guest()
+    pages = {}
+    for rule in ("union", "half", "intersection"):
+        args = ("--replace", "--hot-rule", rule, "--hot-runs", "1", "--recorder", "pagemap")
+        proc = cli("template", "build", "hot", *args, "--warm", "no-such-command", ";")
+        assert proc.returncode == 1, proc.stderr  # the warm-up itself fails
+        proc = cli("template", "build", "hot", *args)
+        assert proc.returncode == 0, proc.stderr
+        hot = inspect(cli, "hot")["hot"]
+        assert hot["rule"] == rule and hot["stability"] is None
+        pages[rule] = hot["read_pages"] + hot["write_pages"]
+        assert pages[rule] >= hot["intersection_pages"]
+    assert pages["union"] > pages["half"] >= pages["intersection"] == 10
+    for bad in (("--hot-rule", "most"), ("--hot-runs", "0"), ("--hot-runs", "17"),
+                ("--recorder", "gdb")):  # fmt: skip
+        proc = cli("template", "build", "hot", "--replace", *bad)
+        assert proc.returncode == 2 and bad[0].encode() in proc.stderr, proc.stderr
+
+
+def test_record_again(cli: Cli) -> None:
+    cli.make_guest()
+    assert cli("template", "build", "new", "--hot-runs", "1").returncode == 0
+    folder = cli.state / "templates/new"
+    before = (folder / "hot").read_bytes()
+    proc = cli("template", "record", "new", "--hot-runs", "2", "--warm", "true", "x", ";")
+    assert proc.returncode == 0 and b"hot set: 4 commands, 2 times" in proc.stderr, proc.stderr
+    assert inspect(cli, "new")["hot"]["clones"] == 8
+    after = (folder / "hot").read_bytes()
+    assert before != after and folder.stat().st_mode & 0o777 == 0o500
+    # A failure is one here, and leaves what was there.
+    proc = cli("template", "record", "new", THAW_FAKE="hot-garbage")
+    assert proc.returncode == 1 and b"The template works as before" in proc.stderr, proc.stderr
+    assert (folder / "hot").read_bytes() == after and not (folder / ".hot.tmp").exists()
+    proc = cli("template", "record", "none")
+    assert proc.returncode == 1 and b"no template 'none'" in proc.stderr
+    assert cli("template", "record", "new", "--hot-rule", "x").returncode == 2
+
+
+def test_a_damaged_hot_set_is_told(cli: Cli) -> None:
+    cli.make_guest()
+    assert cli("template", "build", "new", "--hot-runs", "1").returncode == 0
+    path = cli.state / "templates/new/hot"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    proc = cli("template", "inspect", "new")
+    assert proc.returncode == 1 and b"/hot: digest mismatch" in proc.stderr
+
+
+@pytest.mark.skipif(
+    any(Path(f"/sys/module/{name}").exists() for name in ("kvm_intel", "kvm_amd")),
+    reason="this machine can record by BPF",
+)
+def test_a_recorder_that_cannot_be_had_is_an_error(cli: Cli) -> None:
+    """Before anything was built."""
+    cli.make_guest()
+    proc = cli("template", "build", "new", "--recorder", "bpf")
+    assert proc.returncode == 1 and b"--recorder bpf: needs a KVM with EPT or NPT" in proc.stderr
+    assert names(cli.state / "templates") == ["debian"]
 
 
 def test_build_from(cli: Cli) -> None:

@@ -27,6 +27,18 @@ static const struct snap_hot_run good[] = {
 	{.gpa = PMEM_GPA, .npages = 512, .kind = SNAP_HOT_READ},
 };
 
+static const struct snap_hot_info info = {.recorder = SNAP_HOT_BPF,
+					  .rule = SNAP_HOT_HALF,
+					  .threshold = 2,
+					  .nclones = 3,
+					  .ncommands = 3,
+					  .stability_permille = SNAP_HOT_UNKNOWN,
+					  .similarity_permille = 1000,
+					  .union_pages = 9,
+					  .intersection_pages = 7,
+					  .record_ns = 1,
+					  .exec_ns = 1};
+
 static int parse(const void *buf, size_t len, struct snap_hot *out)
 {
 	const char *why = NULL;
@@ -43,11 +55,12 @@ static void test_round_trip(void)
 	void *buf;
 	u8 *copy;
 
-	CHECK_EQ(snap_hot_build(good, ARRAY_SIZE(good), state_digest, &buf, &len), 0);
-	CHECK_EQ(len, 48 + 16 * ARRAY_SIZE(good));
+	CHECK_EQ(snap_hot_build(good, ARRAY_SIZE(good), &info, state_digest, &buf, &len), 0);
+	CHECK_EQ(len, 128 + 16 * ARRAY_SIZE(good));
 	CHECK_EQ(parse(buf, len, &out), 0);
 	CHECK_EQ(out.nruns, ARRAY_SIZE(good));
 	CHECK(!memcmp(out.runs, good, sizeof(good)));
+	CHECK(!memcmp(out.info, &info, sizeof(info)));
 	for (size_t cut = 0; cut < len; cut++) {
 		copy = malloc(cut + 1);
 		memcpy(copy, buf, cut);
@@ -62,7 +75,7 @@ static void test_round_trip(void)
 	}
 	free(copy);
 	free(buf);
-	CHECK_EQ(snap_hot_build(NULL, 0, state_digest, &buf, &len), 0);
+	CHECK_EQ(snap_hot_build(NULL, 0, &info, state_digest, &buf, &len), 0);
 	CHECK_EQ(parse(buf, len, &out), 0);
 	CHECK_EQ(out.nruns, 0);
 	free(buf);
@@ -75,7 +88,7 @@ static void refuse(const struct snap_hot_run *runs, u32 nruns)
 	void *buf;
 
 	/* The digest is right: only the content can give it away. */
-	CHECK_EQ(snap_hot_build(runs, nruns, state_digest, &buf, &len), 0);
+	CHECK_EQ(snap_hot_build(runs, nruns, &info, state_digest, &buf, &len), 0);
 	CHECK_EQ(parse(buf, len, &out), -EINVAL);
 	free(buf);
 }
@@ -112,9 +125,62 @@ static void test_hostile_runs(void)
 		refuse(&bad[i], 1);
 	refuse(unordered, 2);
 	refuse(overlap, 2);
-	CHECK_EQ(snap_hot_build(good, 1, state_digest, &buf, &len), 0);
+	CHECK_EQ(snap_hot_build(good, 1, &info, state_digest, &buf, &len), 0);
 	CHECK_EQ(snap_hot_parse(buf, len, RAM_BYTES, PMEM_BYTES, other, &out, &why), -EINVAL);
 	free(buf);
+}
+
+static void refuse_info(const struct snap_hot_info *bad)
+{
+	struct snap_hot out;
+	size_t len;
+	void *buf;
+
+	CHECK_EQ(snap_hot_build(good, 1, bad, state_digest, &buf, &len), 0);
+	CHECK_EQ(parse(buf, len, &out), -EINVAL);
+	free(buf);
+}
+
+static void test_hostile_figures(void)
+{
+	static const struct {
+		size_t offset;
+		u32 value;
+	} bad[] = {
+		{offsetof(struct snap_hot_info, recorder), 0},
+		{offsetof(struct snap_hot_info, recorder), 3},
+		{offsetof(struct snap_hot_info, rule), 0},
+		{offsetof(struct snap_hot_info, rule), 4},
+		{offsetof(struct snap_hot_info, threshold), 0},
+		{offsetof(struct snap_hot_info, threshold), 4},
+		{offsetof(struct snap_hot_info, nclones), 0},
+		{offsetof(struct snap_hot_info, nclones), SNAP_HOT_CLONES_MAX + 1},
+		{offsetof(struct snap_hot_info, ncommands), 0},
+		{offsetof(struct snap_hot_info, ncommands), 4},
+		{offsetof(struct snap_hot_info, stability_permille), 1001},
+		{offsetof(struct snap_hot_info, similarity_permille), 0xfffffffe},
+		{offsetof(struct snap_hot_info, reserved), 1},
+		{offsetof(struct snap_hot_info, intersection_pages), 10},
+		{offsetof(struct snap_hot_info, reserved2), 1},
+		{offsetof(struct snap_hot_info, reserved2) + 12, 1},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		struct snap_hot_info one = info;
+
+		memcpy((char *)&one + bad[i].offset, &bad[i].value, sizeof(bad[i].value));
+		refuse_info(&one);
+	}
+}
+
+static void test_version_1(void)
+{
+	/* What an older thaw wrote: no figures. It is shorter than this version's header. */
+	u8 old[48] = "THAWHOT";
+	struct snap_hot out;
+
+	old[8] = 1;
+	CHECK_EQ(parse(old, sizeof(old), &out), -EPROTONOSUPPORT);
 }
 
 static void test_record(void)
@@ -165,4 +231,5 @@ static void test_record(void)
 }
 
 TEST_MAIN({"round trip", test_round_trip}, {"hostile runs", test_hostile_runs},
+	  {"hostile figures", test_hostile_figures}, {"version 1", test_version_1},
 	  {"record", test_record})

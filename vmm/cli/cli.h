@@ -34,6 +34,7 @@ typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 cli_command_fn run_main;	      /* thaw run */
 cli_command_fn template_main;	      /* thaw template: the group */
 cli_command_fn template_build_main;   /* thaw template build */
+cli_command_fn template_record_main;  /* thaw template record */
 cli_command_fn template_list_main;    /* thaw template ls */
 cli_command_fn template_inspect_main; /* thaw template inspect */
 cli_command_fn template_remove_main;  /* thaw template rm */

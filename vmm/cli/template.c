@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "vmm/cli/cli.h"
+#include "vmm/cli/hot_show.h"
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/state.h"
@@ -32,7 +33,7 @@ static const struct optparse_command list_command = {
 
 static const struct optparse_command inspect_command = {
 	.usage = "thaw template inspect NAME [--json]",
-	.summary = "Show what template NAME is: its manifest, its place and its size.",
+	.summary = "Show what template NAME is: its manifest, its place, its size and its hot set.",
 	.specs = json_specs,
 	.nspecs = ARRAY_SIZE(json_specs),
 	.positional_min = 1,
@@ -62,6 +63,7 @@ struct entry {
 	char folder[PATH_MAX];
 	struct snap_manifest manifest;
 	json_t *json; /* manifest.json, parsed: for what struct snap_manifest does not hold */
+	struct hot_summary hot;
 	u64 disk_usage_bytes;
 	bool in_use;
 };
@@ -108,11 +110,18 @@ static void entry_free(struct entry *entry)
 	snap_manifest_free(&entry->manifest);
 }
 
+/** What only the whole snapshot tells. Return: 0 or -errno (logged). */
+static int entry_read_more(struct entry *entry)
+{
+	return hot_summary_read(entry->folder, &entry->hot);
+}
+
 static json_t *entry_json(const struct entry *entry, const char *name)
 {
-	return json_pack("{s:s, s:s, s:I, s:b, s:O}", "name", name, "path", entry->folder,
+	return json_pack("{s:s, s:s, s:I, s:b, s:o, s:O}", "name", name, "path", entry->folder,
 			 "disk_usage_bytes", (json_int_t)entry->disk_usage_bytes, "in_use",
-			 entry->in_use, "manifest", entry->json);
+			 entry->in_use, "hot", hot_summary_json(&entry->hot), "manifest",
+			 entry->json);
 }
 
 static long long vcpus_of(const struct entry *entry)
@@ -153,6 +162,8 @@ static int list_all(const struct state *state, const struct state_names *names, 
 		}
 		if (!array)
 			print_row(names->names[i], &entry);
+		else if (entry_read_more(&entry))
+			ret = -EIO;
 		else if (json_array_append_new(array, entry_json(&entry, names->names[i])))
 			ret = -ENOMEM;
 		entry_free(&entry);
@@ -219,6 +230,7 @@ static void print_text(const char *name, const struct entry *entry)
 	       manifest->cpu_signature);
 	printf("on disk       %llu MiB\n", to_mib(entry->disk_usage_bytes));
 	printf("in use        %s\n", entry->in_use ? "yes" : "no");
+	hot_summary_print(&entry->hot);
 }
 
 int template_inspect_main(struct cli *cli, int argc, char **argv)
@@ -240,7 +252,9 @@ int template_inspect_main(struct cli *cli, int argc, char **argv)
 		return status;
 	if (state_init(&state) || entry_read(&state, name, &entry))
 		return CLI_FAILED;
-	if (opts.json) {
+	if (entry_read_more(&entry)) {
+		status = CLI_FAILED;
+	} else if (opts.json) {
 		object = entry_json(&entry, name);
 		if (!object)
 			log_err("%s: out of memory", name);
@@ -345,6 +359,7 @@ static const struct cli_command template_commands[] = {
 	{"ls", "list the templates", template_list_main},
 	{"inspect", "show what a template is", template_inspect_main},
 	{"verify", "read all of a template and compare it with its digests", template_verify_main},
+	{"record", "record the hot set again", template_record_main},
 	{"rm", "remove templates", template_remove_main},
 };
 

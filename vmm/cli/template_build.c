@@ -7,7 +7,7 @@
 // from and when it may snapshot:
 //
 //   root image -> scratch disk -> boot, until the shim listens -> warm-up commands, one after the
-//   other -> SHIM_CHECKPOINT -> CTL_SNAPSHOT, CTL_EXIT -> a clone that records the hot set
+//   other -> SHIM_CHECKPOINT -> CTL_SNAPSHOT, CTL_EXIT -> clones that record the hot set
 //
 // With --from the first three are one restore of another template: a second generation, which keeps
 // its machine and its disk.
@@ -26,18 +26,13 @@
 #include <unistd.h>
 
 #include "vmm/cli/cli.h"
+#include "vmm/cli/hot_options.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
 #define BUILD_TIMEOUT_NS 600000000000ull
 #define BUILD_LOG_LINES	 20
-
-static int parse_warm(void *dest, int argc, char **argv, const char **why)
-{
-	*why = "too many commands or words, or an empty program";
-	return warm_list_add(dest, argc, argv);
-}
 
 #define FIELD(field) offsetof(struct build_opts, field)
 
@@ -55,7 +50,8 @@ static const struct optparse_spec build_specs[] = {
 	{"warm", 0, "CMD [ARG]... ;", NULL, FIELD(warm),
 	 "run CMD before the snapshot, behind the recipe's own;\nends with an argument ';'; may be "
 	 "repeated",
-	 parse_warm},
+	 hot_parse_warm},
+	HOT_OPTIONS,
 	{"replace", 0, NULL, optparse_flag, FIELD(replace),
 	 "replace the template if it exists, once the new one is\nwhole", NULL},
 	{"serial", 0, NULL, optparse_flag, FIELD(serial),
@@ -174,7 +170,9 @@ static int prepare(struct build *build)
 {
 	int ret;
 
-	ret = state_init(&build->state);
+	ret = build_hot_check(build);
+	if (!ret)
+		ret = state_init(&build->state);
 	if (!ret)
 		ret = state_make(&build->state);
 	if (ret)
@@ -208,7 +206,9 @@ static int build_run(struct build *build)
 	ret = build_guest(build);
 	if (ret)
 		return ret;
-	build_hot(build);
+	ret = build_hot(build);
+	if (ret)
+		return ret;
 	ret = state_disk_usage(build->folder, &bytes);
 	if (ret) {
 		progress_break(&build->progress);
@@ -242,7 +242,7 @@ static const char *usage_conflict(const struct build_opts *opts)
 		return "--serial can't be combined with --from";
 	if (opts->strategy && !opts->from)
 		return "--strategy needs --from: a boot restores nothing";
-	return NULL;
+	return hot_options_check(opts);
 }
 
 int template_build_main(struct cli *cli, int argc, char **argv)
@@ -252,13 +252,14 @@ int template_build_main(struct cli *cli, int argc, char **argv)
 	const char *why;
 	int status, ret;
 
-	build = (struct build){.build_lock_fd = -1,
-			       .from_lock_fd = -1,
-			       .log_fd = -1,
-			       .disk_fd = -1,
-			       .start_ns = cli->start_ns,
-			       .vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
-			       .opts = {.timeout_ns = BUILD_TIMEOUT_NS}};
+	build = (struct build){
+		.build_lock_fd = -1,
+		.from_lock_fd = -1,
+		.log_fd = -1,
+		.disk_fd = -1,
+		.start_ns = cli->start_ns,
+		.vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
+		.opts = {.timeout_ns = BUILD_TIMEOUT_NS, .hot_runs = HOT_RUNS_DEFAULT}};
 	status = cli_parse(&build_command, &build.opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		goto out;
@@ -276,6 +277,7 @@ int template_build_main(struct cli *cli, int argc, char **argv)
 		log_err("%s", why);
 		goto out;
 	}
+	build.hot_required = build.opts.recorder != NULL;
 	progress_init(&build.progress, build.start_ns);
 	build.deadline_ns = build.start_ns + build.opts.timeout_ns;
 	ret = prepare(&build);

@@ -17,8 +17,10 @@
 
 struct build_opts {
 	const char *recipe_path, *from, *strategy;
-	u32 vcpus;	  /* 0: the recipe's */
-	u64 memory_bytes; /* 0: the recipe's */
+	const char *recorder, *hot_rule; /* NULL: the default */
+	u32 hot_runs;			 /* clones for each command */
+	u32 vcpus;			 /* 0: the recipe's */
+	u64 memory_bytes;		 /* 0: the recipe's */
 	u64 timeout_ns;
 	bool replace, serial;
 	struct warm_list warm;
@@ -36,6 +38,7 @@ struct build {
 	char cmdline[BUILD_CMDLINE_BYTES];
 	int build_lock_fd, from_lock_fd, log_fd, disk_fd;
 	u64 start_ns, deadline_ns;
+	bool hot_required; /* without a hot set it has failed */
 };
 
 /**
@@ -45,8 +48,12 @@ struct build {
  */
 int __must_check build_guest(struct build *build);
 
+/** build_hot_check() - can the recorder that was asked for be had? Return: 0 or -errno (logged). */
+int __must_check build_hot_check(const struct build *build);
+
 /** build_hot() - record the hot set of the template just published. A template without one is good
- * too: a failure is a warning. */
-void build_hot(struct build *build);
+ * too: a failure is a warning, and 0, unless @build->hot_required. Return: 0 or -errno
+ * (logged). */
+int __must_check build_hot(struct build *build);
 
 #endif

@@ -60,13 +60,15 @@ int vmmproc_find(char *out)
 
 /*
  * The order matters: no dup2 may hit the number of a source that is still needed. Sources are >= 3,
- * so 0 to 2 are safe targets; the channel's number (3) can only be that of the extra file, which
+ * so 0 to 2 are safe targets; the numbers behind them can only be those of the extra files, which
  * vmmproc_start() has moved away.
  */
 static int add_actions(posix_spawn_file_actions_t *actions, const struct vmmproc_opts *opts,
 		       int ctl_fd, int log_fd)
 {
-	int last = opts->file_fd >= 0 ? VMMPROC_FILE_FD : VMMPROC_CTL_FD;
+	int last = opts->hot_fd > 0	? VMMPROC_HOT_FD
+		   : opts->file_fd >= 0 ? VMMPROC_FILE_FD
+					: VMMPROC_CTL_FD;
 	int ret;
 
 	ret = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDWR, 0);
@@ -81,6 +83,8 @@ static int add_actions(posix_spawn_file_actions_t *actions, const struct vmmproc
 		ret = posix_spawn_file_actions_adddup2(actions, ctl_fd, VMMPROC_CTL_FD);
 	if (!ret && opts->file_fd >= 0)
 		ret = posix_spawn_file_actions_adddup2(actions, opts->file_fd, VMMPROC_FILE_FD);
+	if (!ret && opts->hot_fd > 0)
+		ret = posix_spawn_file_actions_adddup2(actions, opts->hot_fd, VMMPROC_HOT_FD);
 	if (!ret)
 		ret = posix_spawn_file_actions_addclosefrom_np(actions, last + 1);
 	return -ret;
@@ -159,11 +163,29 @@ out_actions:
 	return ret;
 }
 
+/** Move *@fd, if it is one of those that the child's end gets, out of the way. @lifted_fd: what the
+ * caller closes later. Return: 0 or -errno (logged). */
+static int lift(int *fd, int *lifted_fd)
+{
+	int ret;
+
+	if (*fd < VMMPROC_CTL_FD || *fd > VMMPROC_HOT_FD)
+		return 0;
+	*lifted_fd = fcntl(*fd, F_DUPFD_CLOEXEC, VMMPROC_HOT_FD + 1);
+	if (*lifted_fd < 0) {
+		ret = -errno;
+		log_err("fd for thaw-vmm: %s", strerror(-ret));
+		return ret;
+	}
+	*fd = *lifted_fd;
+	return 0;
+}
+
 int vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts)
 {
 	struct vmmproc_opts fixed = *opts;
 	char path[PATH_MAX];
-	int pair[2], lifted_fd = -1, ret;
+	int pair[2], lifted_fds[2] = {-1, -1}, ret;
 
 	*proc = (struct vmmproc){.ctl_fd = -1, .log_fd = -1, .accept_fd = -1};
 	ret = vmmproc_find(path);
@@ -183,19 +205,15 @@ int vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts)
 			log_warn("memfd_create: %s: messages of thaw-vmm are passed on",
 				 strerror(errno));
 	}
-	if (opts->file_fd == VMMPROC_CTL_FD) {
-		lifted_fd = fcntl(opts->file_fd, F_DUPFD_CLOEXEC, VMMPROC_FILE_FD + 1);
-		fixed.file_fd = lifted_fd;
-	}
-	if (opts->file_fd >= 0 && fixed.file_fd < 0) {
-		ret = -errno;
-		log_err("fd for thaw-vmm: %s", strerror(-ret));
-	} else {
+	ret = lift(&fixed.file_fd, &lifted_fds[0]);
+	if (!ret)
+		ret = lift(&fixed.hot_fd, &lifted_fds[1]);
+	if (!ret)
 		ret = spawn(proc, &fixed, path, pair[1]);
-	}
 	/* Only the child may hold this end, or its death would not close the channel. */
 	fd_close(&pair[1]);
-	fd_close(&lifted_fd);
+	fd_close(&lifted_fds[0]);
+	fd_close(&lifted_fds[1]);
 	return ret;
 }
 

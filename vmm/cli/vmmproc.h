@@ -3,9 +3,9 @@
  * A thaw-vmm of one's own: start, talk, notice its end, leave nothing behind.
  *
  * The child gets its standard fds (stdin from /dev/null, stdout and stderr as asked), the control
- * channel and, if given, one file more; of the environment only THAW_* and sanitizer options. The
- * other end of the channel is close-on-exec and lives in this process alone: when this process
- * ends, in whatever way, the channel closes and thaw-vmm ends too.
+ * channel and, if given, one or two files more; of the environment only THAW_* and sanitizer
+ * options. The other end of the channel is close-on-exec and lives in this process alone: when this
+ * process ends, in whatever way, the channel closes and thaw-vmm ends too.
  */
 #ifndef THAW_CLI_VMMPROC_H
 #define THAW_CLI_VMMPROC_H
@@ -21,6 +21,8 @@
 #define VMMPROC_FILE_FD	  4
 #define VMMPROC_FILE_TEXT "4"
 #define VMMPROC_FILE_PATH "/proc/self/fd/4"
+#define VMMPROC_HOT_FD	  5
+#define VMMPROC_HOT_TEXT  "5"
 
 struct vmmproc {
 	pid_t pid;    /* 0: not started, or reaped */
@@ -49,6 +51,7 @@ struct vmmproc_opts {
 	int output_fd; /* its stdout (console with "--console -"); -1: /dev/null. Not owned */
 	int log_fd;  /* its stderr; -1: collect it, to be shown by vmmproc_show_log(). Not owned */
 	int file_fd; /* becomes VMMPROC_FILE_FD; -1: none. Not owned */
+	int hot_fd;  /* becomes VMMPROC_HOT_FD; 0: none. Not owned */
 	/* The caller's own standard fds must be open (cli main sees to it): a source below 3 would
 	 * be overwritten. */
 };

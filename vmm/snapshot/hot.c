@@ -12,7 +12,10 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-_Static_assert(sizeof(struct snap_hot_header) == 48, "ABI: snapshots/FORMAT.md");
+/* Magic and version, which every version of the file has. */
+#define SNAP_HOT_VERSION_END 12
+
+_Static_assert(sizeof(struct snap_hot_header) == 128, "ABI: snapshots/FORMAT.md");
 _Static_assert(sizeof(struct snap_hot_run) == 16, "ABI: snapshots/FORMAT.md");
 
 static void hot_digest(const void *buf, size_t len_bytes, u8 out[SNAP_DIGEST_BYTES])
@@ -67,6 +70,20 @@ static const char *hot_check_runs(const struct snap_hot_run *runs, u32 nruns, u6
 	return NULL;
 }
 
+static bool hot_info_ok(const struct snap_hot_info *info)
+{
+	return info->recorder >= SNAP_HOT_PAGEMAP && info->recorder <= SNAP_HOT_BPF &&
+	       info->rule >= SNAP_HOT_UNION && info->rule <= SNAP_HOT_INTERSECTION &&
+	       info->nclones >= 1 && info->nclones <= SNAP_HOT_CLONES_MAX && info->threshold >= 1 &&
+	       info->threshold <= info->nclones && info->ncommands >= 1 &&
+	       info->ncommands <= info->nclones &&
+	       (info->stability_permille <= 1000 || info->stability_permille == SNAP_HOT_UNKNOWN) &&
+	       (info->similarity_permille <= 1000 ||
+		info->similarity_permille == SNAP_HOT_UNKNOWN) &&
+	       info->intersection_pages <= info->union_pages && !info->reserved &&
+	       !info->reserved2[0] && !info->reserved2[1];
+}
+
 int snap_hot_parse(const void *buf, size_t len_bytes, u64 ram_bytes, u64 pmem_bytes,
 		   const u8 state_digest[SNAP_DIGEST_BYTES], struct snap_hot *out, const char **why)
 {
@@ -75,13 +92,13 @@ int snap_hot_parse(const void *buf, size_t len_bytes, u64 ram_bytes, u64 pmem_by
 	u8 digest[SNAP_DIGEST_BYTES];
 
 	*why = "not a hot set";
-	if (len_bytes < sizeof(*header) || header->magic != SNAP_HOT_MAGIC)
+	if (len_bytes < SNAP_HOT_VERSION_END || header->magic != SNAP_HOT_MAGIC)
 		return -EINVAL;
-	*why = "unknown version";
+	*why = "unknown version; build the template again";
 	if (header->version != SNAP_HOT_VERSION)
 		return -EPROTONOSUPPORT;
 	*why = "wrong size: the file is truncated or damaged";
-	if (header->nruns > SNAP_HOT_RUNS_MAX ||
+	if (len_bytes < sizeof(*header) || header->nruns > SNAP_HOT_RUNS_MAX ||
 	    len_bytes != sizeof(*header) + header->nruns * sizeof(*runs))
 		return -EINVAL;
 	*why = "digest mismatch: the file was changed or is damaged";
@@ -91,12 +108,21 @@ int snap_hot_parse(const void *buf, size_t len_bytes, u64 ram_bytes, u64 pmem_by
 	*why = "recorded from another snapshot";
 	if (memcmp(state_digest, header->state_digest, SNAP_DIGEST_BYTES) != 0)
 		return -EINVAL;
+	*why = "the figures of its recording are out of range";
+	if (!hot_info_ok(&header->info))
+		return -EINVAL;
 	*why = hot_check_runs(runs, header->nruns, ram_bytes, pmem_bytes);
 	if (*why)
 		return -EINVAL;
 	out->runs = runs;
+	out->info = &header->info;
 	out->nruns = header->nruns;
 	return 0;
+}
+
+u64 snap_hot_max_bytes(void)
+{
+	return sizeof(struct snap_hot_header) + SNAP_HOT_RUNS_MAX * sizeof(struct snap_hot_run);
 }
 
 int snap_hot_open(const struct snap *snap, struct snap_hot *out)
@@ -113,8 +139,7 @@ int snap_hot_open(const struct snap *snap, struct snap_hot *out)
 		return fd;
 	ret = -EFBIG;
 	why = "too large";
-	if (len_bytes >
-	    sizeof(struct snap_hot_header) + SNAP_HOT_RUNS_MAX * sizeof(struct snap_hot_run))
+	if (len_bytes > snap_hot_max_bytes())
 		goto fail;
 	out->buf = malloc(len_bytes + 1); /* of an empty file as well */
 	ret = out->buf ? fd_pread_full(fd, out->buf, len_bytes, 0) : -ENOMEM;
@@ -140,7 +165,7 @@ void snap_hot_close(struct snap_hot *hot)
 	*hot = (struct snap_hot){0};
 }
 
-int snap_hot_build(const struct snap_hot_run *runs, u32 nruns,
+int snap_hot_build(const struct snap_hot_run *runs, u32 nruns, const struct snap_hot_info *info,
 		   const u8 state_digest[SNAP_DIGEST_BYTES], void **out, size_t *len_bytes)
 {
 	struct snap_hot_header *header;
@@ -152,6 +177,7 @@ int snap_hot_build(const struct snap_hot_run *runs, u32 nruns,
 	header->magic = SNAP_HOT_MAGIC;
 	header->version = SNAP_HOT_VERSION;
 	header->nruns = nruns;
+	header->info = *info;
 	memcpy(header->state_digest, state_digest, SNAP_DIGEST_BYTES);
 	if (nruns)
 		memcpy(header + 1, runs, nruns * sizeof(*runs));

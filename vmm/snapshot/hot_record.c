@@ -24,6 +24,7 @@
 
 #include "vmm/kvm/vm.h"
 #include "vmm/snapshot/hot.h"
+#include "vmm/snapshot/hot_set.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -41,11 +42,6 @@
 #define PAGEMAP_FILE	(1ull << 61)
 #define PAGEMAP_BATCH	512
 
-struct hot_list {
-	struct snap_hot_run *runs;
-	u32 nruns;
-};
-
 /** Return: 0, or -1 and errno. */
 static int hot_watch(struct snap_hot_recorder *recorder, void *hva, u64 len_bytes)
 {
@@ -57,31 +53,60 @@ static int hot_watch(struct snap_hot_recorder *recorder, void *hva, u64 len_byte
 	return ioctl(recorder->uffd, UFFDIO_REGISTER, &range);
 }
 
-int snap_hot_record_start(struct snap_hot_recorder *recorder, const struct snap_mem *mem)
+/** Return: a descriptor, or -errno; *@what: the step that failed. */
+static int hot_uffd_open(const char **what)
 {
 	struct uffdio_api api = {.api = UFFD_API,
 				 .features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED};
-	const char *what = "userfaultfd";
+	int fd, ret;
+
+	/* No message is read, so that faults of the kernel need no handling, and no privilege. */
+	*what = "userfaultfd";
+	fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+	if (fd < 0)
+		return -errno;
+	*what = "userfaultfd: asynchronous write protection (Linux 6.7)";
+	if (ioctl(fd, UFFDIO_API, &api) < 0) {
+		ret = -errno;
+		fd_close(&fd);
+		return ret;
+	}
+	return fd;
+}
+
+int snap_hot_record_probe(void)
+{
+	const char *what;
+	int fd = hot_uffd_open(&what);
+
+	if (fd < 0)
+		return fd;
+	fd_close(&fd);
+	return 0;
+}
+
+int snap_hot_record_start(struct snap_hot_recorder *recorder, const struct snap_mem *mem)
+{
+	const char *what;
 	int ret;
 
 	*recorder = (struct snap_hot_recorder){.uffd = -1, .pagemap_fd = -1};
-	/* No message is read, so that faults of the kernel need no handling, and no privilege. */
-	recorder->uffd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
-	if (recorder->uffd < 0)
+	ret = hot_uffd_open(&what);
+	if (ret < 0)
 		goto fail;
-	what = "userfaultfd: asynchronous write protection (Linux 6.7)";
-	if (ioctl(recorder->uffd, UFFDIO_API, &api) < 0)
-		goto fail;
+	recorder->uffd = ret;
 	for (unsigned int i = 0; i < mem->nranges; i++) {
-		if (hot_watch(recorder, mem->ranges[i].hva, mem->ranges[i].len_bytes))
+		if (hot_watch(recorder, mem->ranges[i].hva, mem->ranges[i].len_bytes)) {
+			ret = -errno;
 			goto fail;
+		}
 	}
 	what = "/proc/self/pagemap";
 	recorder->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (recorder->pagemap_fd >= 0)
 		return 0;
-fail:
 	ret = -errno;
+fail:
 	log_err("recording the hot set: %s: %s", what, strerror(-ret));
 	fd_close(&recorder->uffd);
 	return ret;
@@ -98,23 +123,9 @@ int snap_hot_record_pmem(struct snap_hot_recorder *recorder, const struct vm *vm
 	return ret;
 }
 
-static int hot_list_add(struct hot_list *list, u64 gpa, enum snap_hot_kind kind)
-{
-	struct snap_hot_run *last = list->nruns ? &list->runs[list->nruns - 1] : NULL;
-
-	if (last && last->kind == kind && last->gpa + last->npages * PAGE_SIZE_BYTES == gpa) {
-		last->npages++;
-		return 0;
-	}
-	if (list->nruns == SNAP_HOT_RUNS_MAX)
-		return -E2BIG;
-	list->runs[list->nruns++] = (struct snap_hot_run){.gpa = gpa, .npages = 1, .kind = kind};
-	return 0;
-}
-
 /** @read_only: the zero page behind the root image's end is no copy of anything. */
 static int hot_scan(int pagemap_fd, const struct gmem_region *region, bool read_only,
-		    struct hot_list *list)
+		    struct snap_hot_set *set)
 {
 	u64 entries[PAGEMAP_BATCH], npages = region->len_bytes / PAGE_SIZE_BYTES;
 	int ret = 0;
@@ -129,8 +140,9 @@ static int hot_scan(int pagemap_fd, const struct gmem_region *region, bool read_
 						      !(entries[i] & PAGEMAP_FILE));
 
 			if (entries[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED))
-				ret = hot_list_add(list, region->gpa + (page + i) * PAGE_SIZE_BYTES,
-						   written ? SNAP_HOT_WRITE : SNAP_HOT_READ);
+				ret = snap_hot_set_add(set,
+						       region->gpa + (page + i) * PAGE_SIZE_BYTES,
+						       1, written ? SNAP_HOT_WRITE : SNAP_HOT_READ);
 		}
 	}
 	return ret;
@@ -139,26 +151,38 @@ static int hot_scan(int pagemap_fd, const struct gmem_region *region, bool read_
 int snap_hot_record_write(struct snap_hot_recorder *recorder, const struct vm *vm,
 			  const u8 state_digest[SNAP_DIGEST_BYTES], int fd)
 {
-	struct hot_list list = {.runs = calloc(SNAP_HOT_RUNS_MAX, sizeof(*list.runs))};
+	struct snap_hot_set set = {.pmem_gpa = layout_pmem_gpa(vm->cfg.ram_bytes)};
+	/* One clone's; what several have in common is found by who asked for them. */
+	struct snap_hot_info info = {.recorder = SNAP_HOT_PAGEMAP,
+				     .rule = SNAP_HOT_UNION,
+				     .threshold = 1,
+				     .nclones = 1,
+				     .ncommands = 1,
+				     .stability_permille = SNAP_HOT_UNKNOWN,
+				     .similarity_permille = SNAP_HOT_UNKNOWN};
 	struct gmem_region pmem = {.gpa = layout_pmem_gpa(vm->cfg.ram_bytes),
 				   .len_bytes = vm->cfg.pmem_bytes,
 				   .hva = vm->pmem_hva};
 	size_t len_bytes;
 	void *buf = NULL;
-	int ret = list.runs ? 0 : -ENOMEM;
+	int ret = 0;
 
 	for (unsigned int i = 0; i < vm->gmem.nregions && !ret; i++)
-		ret = hot_scan(recorder->pagemap_fd, &vm->gmem.regions[i], false, &list);
+		ret = hot_scan(recorder->pagemap_fd, &vm->gmem.regions[i], false, &set);
 	if (!ret && vm->pmem_hva)
-		ret = hot_scan(recorder->pagemap_fd, &pmem, true, &list);
-	if (!ret)
-		ret = snap_hot_build(list.runs, list.nruns, state_digest, &buf, &len_bytes);
+		ret = hot_scan(recorder->pagemap_fd, &pmem, true, &set);
+	if (!ret) {
+		info.union_pages = snap_hot_set_pages(&set, SNAP_HOT_READ) +
+				   snap_hot_set_pages(&set, SNAP_HOT_WRITE);
+		info.intersection_pages = info.union_pages;
+		ret = snap_hot_build(set.runs, set.nruns, &info, state_digest, &buf, &len_bytes);
+	}
 	if (!ret)
 		ret = fd_write_full(fd, buf, len_bytes);
 	if (ret)
 		log_err("recording the hot set: %s", strerror(-ret));
 	free(buf);
-	free(list.runs);
+	snap_hot_set_free(&set);
 	fd_close(&recorder->uffd);
 	fd_close(&recorder->pagemap_fd);
 	return ret;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// `thaw template record`: record the hot set of a template that exists. Sandboxes that run from it
+// are not disturbed: the new file replaces the old one by a rename, and is advice anyway.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vmm/cli/cli.h"
+#include "vmm/cli/hot_options.h"
+#include "vmm/cli/optparse.h"
+#include "vmm/cli/template_build.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+#define RECORD_TIMEOUT_NS 600000000000ull
+
+#define FIELD(field) offsetof(struct build_opts, field)
+
+static const struct optparse_spec record_specs[] = {
+	HOT_OPTIONS,
+	{"recipe", 0, "FILE", optparse_string, FIELD(recipe_path),
+	 "also with the warm-up commands of this recipe", NULL},
+	{"warm", 0, "CMD [ARG]... ;", NULL, FIELD(warm),
+	 "also with CMD; ends with an argument ';'; may be repeated", hot_parse_warm},
+	{"timeout", 0, "TIME", optparse_duration, FIELD(timeout_ns),
+	 "give up after TIME (default 10m)", NULL},
+};
+
+static const struct optparse_command record_command = {
+	.usage = "thaw template record NAME [OPTION]...",
+	.summary =
+		"Record the hot set of template NAME again: the pages that a first command touches.",
+	.details = "The log is logs/NAME.log in the state folder.",
+	.specs = record_specs,
+	.nspecs = ARRAY_SIZE(record_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "NAME",
+};
+
+static int prepare(struct build *build)
+{
+	int ret;
+
+	ret = build_hot_check(build);
+	if (!ret && build->opts.recipe_path)
+		ret = recipe_read(build->opts.recipe_path, &build->recipe);
+	if (!ret)
+		ret = state_init(&build->state);
+	if (!ret)
+		ret = state_make(&build->state);
+	if (ret)
+		return ret;
+	build->build_lock_fd = state_lock_build(&build->state, build->name);
+	if (build->build_lock_fd == -EBUSY)
+		log_err("template '%s' is being built by another process", build->name);
+	if (build->build_lock_fd < 0)
+		return build->build_lock_fd;
+	state_path(&build->state, "templates", build->name, "", build->folder);
+	if (access(build->folder, F_OK) < 0) {
+		log_err("no template '%s' in %s/templates: 'thaw template ls' lists them",
+			build->name, build->state.root);
+		return -ENOENT;
+	}
+	state_path(&build->state, "logs", build->name, ".log", build->log_path);
+	build->log_fd = open(build->log_path,
+			     O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (build->log_fd >= 0)
+		return 0;
+	ret = -errno;
+	log_err("%s: %s", build->log_path, strerror(-ret));
+	return ret;
+}
+
+int template_record_main(struct cli *cli, int argc, char **argv)
+{
+	struct build build = {
+		.build_lock_fd = -1,
+		.from_lock_fd = -1,
+		.log_fd = -1,
+		.disk_fd = -1,
+		.start_ns = cli->start_ns,
+		.vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
+		.hot_required = true,
+		.opts = {.timeout_ns = RECORD_TIMEOUT_NS, .hot_runs = HOT_RUNS_DEFAULT}};
+	struct optparse_result result;
+	const char *why;
+	int status, ret;
+
+	status = cli_parse(&record_command, &build.opts, argc, argv, &result, CLI_USAGE);
+	if (status >= 0)
+		goto out;
+	status = CLI_USAGE;
+	if (optparse_name(&build.name, result.positional[0], &why)) {
+		log_err("'%.60s' is not a template's name: %s", result.positional[0], why);
+		goto out;
+	}
+	why = hot_options_check(&build.opts);
+	if (why) {
+		log_err("%s", why);
+		goto out;
+	}
+	progress_init(&build.progress, build.start_ns);
+	build.deadline_ns = build.start_ns + build.opts.timeout_ns;
+	ret = prepare(&build);
+	if (!ret)
+		ret = build_hot(&build);
+	if (!ret)
+		progress_done(&build.progress, "%s", build.name);
+	progress_break(&build.progress);
+	status = ret ? CLI_FAILED : CLI_OK;
+out:
+	fd_close(&build.log_fd);
+	state_unlock_build(&build.state, build.name, &build.build_lock_fd);
+	recipe_free(&build.recipe);
+	warm_list_free(&build.opts.warm);
+	return status;
+}
