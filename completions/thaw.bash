@@ -43,7 +43,7 @@ _thaw_run() {
 _thaw_template() {
 	local verb=${COMP_WORDS[2]}
 	if ((COMP_CWORD == 2)); then
-		_thaw_fill "build record ls inspect verify rm help"
+		_thaw_fill "build record ls inspect verify flatten rm help"
 		return
 	fi
 	case $verb:${COMP_WORDS[COMP_CWORD - 1]} in
@@ -73,10 +73,10 @@ _thaw_template() {
 		;;
 	esac
 	case $verb:${COMP_WORDS[COMP_CWORD]} in
-	build:-*) _thaw_fill "--recipe --vcpus --memory --from --strategy --warm --recorder --hot-runs --hot-rule --replace --serial --timeout --help" ;;
+	build:-*) _thaw_fill "--recipe --vcpus --memory --from --whole --strategy --warm --recorder --hot-runs --hot-rule --replace --serial --timeout --help" ;;
 	record:-*) _thaw_fill "--recorder --hot-runs --hot-rule --recipe --warm --timeout --help" ;;
 	ls:* | inspect:-*) _thaw_fill "--json --help" ;;
-	verify:-* | rm:-*) _thaw_fill "--help" ;;
+	verify:-* | flatten:-* | rm:-*) _thaw_fill "--help" ;;
 	*) _thaw_fill "$(_thaw_templates)" ;;
 	esac
 }

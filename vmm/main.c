@@ -317,6 +317,7 @@ static int session_prepare_snapshot(struct session *session)
 		.name = opts->name,
 		.kernel = opts->guest_kernel,
 		.parent = opts->parent,
+		.diff = opts->diff,
 		.root_image = session->root_path,
 		.base = is_restore ? &session->snap : NULL,
 	};

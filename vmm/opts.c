@@ -140,6 +140,8 @@ static const struct opts_option opts_table[] = {
 	 "open the snapshot, then make a waiting VM for each request that comes there"},
 	{"--parent", "NAME", OPTS_RESTORE, opts_parse_text, FIELD(parent),
 	 "with --snapshot: the template this one was made from"},
+	{"--diff", NULL, OPTS_RESTORE, NULL, FIELD(diff),
+	 "with --parent: keep only the pages that differ from it"},
 	{"--disk-dir", "DIR", BOTH, opts_parse_text, FIELD(disk_dir),
 	 "where the scratch disk's unnamed file lives"},
 	{"--console", "FILE|-", BOTH, opts_parse_text, FIELD(console),
@@ -238,6 +240,8 @@ static const char *opts_check(const struct opts *opts)
 	if ((opts->wait || opts->zygote_fd >= 0) &&
 	    (opts->request_fd >= 0 || opts->hostname || opts->snapshot || opts->hot_fd >= 0))
 		return "a VM that waits takes no --request-fd, --hostname, --snapshot or --hot-fd";
+	if (opts->diff && !opts->parent)
+		return "--diff needs --parent";
 	if (opts->memory_fd && (!opts->strategy || strcmp(opts->strategy, "memfd") != 0))
 		return "--memory-fd needs --strategy memfd";
 	if (opts->snapshot && !opts->name)

@@ -36,7 +36,7 @@ struct opts {
 	const char *disk_dir, *console, *vsock, *hostname;
 	int ctl_fd, request_fd; /* -1: not given */
 	const char *snapshot, *name, *guest_kernel;
-	bool replace, keep_running;
+	bool replace, keep_running, diff;
 };
 
 /**

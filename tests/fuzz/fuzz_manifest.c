@@ -41,6 +41,9 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t len_bytes)
 	BUG_ON(manifest.memory_bytes != again.memory_bytes ||
 	       manifest.disk_bytes != again.disk_bytes);
 	BUG_ON(manifest.root_bytes != again.root_bytes);
+	BUG_ON(!same(manifest.diff_digest, again.diff_digest) ||
+	       !same(manifest.diff_parent_state, again.diff_parent_state) ||
+	       manifest.diff_pages != again.diff_pages);
 	snap_manifest_free(&manifest);
 	snap_manifest_free(&again);
 	return 0;

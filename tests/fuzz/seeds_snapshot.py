@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write the seeds of fuzz_snapshot and fuzz_manifest; the numbers come from snapshots/FORMAT.md.
+"""Write the seeds of fuzz_snapshot, fuzz_manifest, fuzz_diff; numbers as in snapshots/FORMAT.md.
 
 The digest of a state file stays zero: the fuzz target seals its input itself.
 """
@@ -89,6 +89,12 @@ def manifest(**changes: object) -> bytes:
     return json.dumps(fields | changes).encode()
 
 
+def diff(size: int, *runs: tuple[int, int], version: int = 1) -> bytes:
+    """A list of pages, behind the byte that chooses the RAM size."""
+    head = struct.pack("<8sII", b"THAWDIFF", version, len(runs))
+    return bytes([size]) + head + b"".join(struct.pack("<QQ", *run) for run in runs)
+
+
 def main() -> None:
     """Write all seeds."""
     fixed = [(CPUID, cpuid()), (IOAPIC, bytes(SIZES[IOAPIC]))]
@@ -112,6 +118,17 @@ def main() -> None:
             root_digest="cd" * 16,
         ),
         "manifest/version": manifest(version=2),
+        "manifest/diff": manifest(
+            version=2,
+            parent="base",
+            diff={"parent_state": "ab" * 16, "pages": 3, "digest": "cd" * 16},
+        ),
+        "diff/none": diff(0),
+        "diff/some": diff(1, (0, 1), (8192, 3), (255 << 20, 256)),
+        "diff/high": diff(3, ((3 << 30) - 4096, 1), (4 << 30, 262144)),
+        "diff/hole": diff(3, ((3 << 30) - 4096, 2)),
+        "diff/order": diff(0, (8192, 1), (0, 1)),
+        "diff/version": diff(0, version=2),
         "manifest/name": manifest(name="../x"),
     }
     for name, data in seeds.items():

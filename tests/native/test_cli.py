@@ -336,7 +336,7 @@ def test_usage_errors(cli: Cli, args: list[str], status: int, word: str) -> None
 def test_help_everywhere(cli: Cli) -> None:
     commands = [
         [], ["template"], ["run"], ["doctor"],
-        *(["template", verb] for verb in ("build", "ls", "inspect", "verify", "rm")),
+        *(["template", verb] for verb in ("build", "ls", "inspect", "verify", "flatten", "rm")),
     ]  # fmt: skip
     for command in commands:
         proc = cli(*command, "--help")

@@ -80,7 +80,7 @@ static void test_print(void)
 
 static void test_versions(void)
 {
-	CHECK_EQ(parse_with("\"version\": 1", "\"version\": 2"), -EPROTONOSUPPORT);
+	CHECK_EQ(parse_with("\"version\": 1", "\"version\": 3"), -EPROTONOSUPPORT);
 	CHECK_EQ(parse_with("\"version\": 1", "\"version\": 0"), -EPROTONOSUPPORT);
 	CHECK_EQ(parse_with("\"version\": 1", "\"version\": 1, \"new\": 1"), -EINVAL);
 	CHECK_EQ(parse_with("\"version\": 1,", ""), -EINVAL);
@@ -143,6 +143,73 @@ static void test_values(void)
 	CHECK_EQ(parse_with("8851216", "4294967296"), -EINVAL);
 	CHECK_EQ(parse_with("[\"sse2\"]", "{}"), -EINVAL);
 	CHECK_EQ(parse_with("[\"sse2\"]", "[1]"), -EINVAL);
+}
+
+#define DIFF_DIGEST "0123456789abcdef0123456789abcde0"
+
+/** diff_with() - the good text as that of a diff, with @field for its field "diff". */
+static int diff_with(const char *parent, const char *field)
+{
+	char text[4096];
+	const char *at = strstr(good, "\"version\": 1"), *null = strstr(good, "\"parent\": null");
+	const char *after = null + strlen("\"parent\": null");
+
+	CHECK(at && null && at < null);
+	snprintf(text, sizeof(text), "%.*s\"version\": 2, \"diff\": %s%.*s\"parent\": %s%s",
+		 (int)(at - good), good, field, (int)(null - at) - 12, at + 12, parent, after);
+	return parse(text);
+}
+
+static void test_diff(void)
+{
+	static const char parent[] = "\"base\"";
+	struct snap_manifest manifest, again;
+	struct snap_cpuid cpuid;
+
+#define DIFF(state, pages, digest) \
+	"{\"parent_state\": " state ", \"pages\": " pages ", \"digest\": " digest "}"
+#define HEX "\"" DIFF_DIGEST "\""
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "7", HEX)), 0);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "0", HEX)), 0);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "32768", HEX)), 0);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "32769", HEX)), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "-1", HEX)), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "\"7\"", HEX)), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF("null", "7", HEX)), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "7", "null")), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF("\"0123\"", "7", HEX)), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "7", "\"0123\"")), -EINVAL);
+	CHECK_EQ(diff_with(parent, DIFF(HEX, "7", HEX ", \"more\": 1")), -EINVAL);
+	CHECK_EQ(diff_with(parent, "{}"), -EINVAL);
+	CHECK_EQ(diff_with(parent, "null"), -EINVAL);
+	CHECK_EQ(diff_with(parent, "1"), -EINVAL);
+	CHECK_EQ(diff_with("null", DIFF(HEX, "7", HEX)), -EINVAL);
+	CHECK_EQ(diff_with("\"../x\"", DIFF(HEX, "7", HEX)), -EINVAL);
+	/* A version for each kind, and no mixture. */
+	CHECK_EQ(parse_with("\"version\": 1", "\"version\": 2"), -EINVAL);
+	CHECK_EQ(parse_with("\"version\": 1", "\"version\": 1, \"diff\": " DIFF(HEX, "7", HEX)),
+		 -EINVAL);
+	CHECK(strstr(why, "disagree"));
+
+	/* And back into text. */
+	CHECK_EQ(snap_manifest_parse(good, strlen(good), &manifest, why, sizeof(why)), 0);
+	manifest.version = 2;
+	manifest.parent = strdup("base");
+	manifest.diff_parent_state = strdup(DIFF_DIGEST);
+	manifest.diff_digest = strdup(DIFF_DIGEST);
+	manifest.diff_pages = 7;
+	fixture_cpuid(&cpuid);
+	CHECK_EQ(snap_manifest_print(&manifest, &cpuid), 0);
+	CHECK_EQ(snap_manifest_parse(manifest.json, manifest.json_len_bytes, &again, why,
+				     sizeof(why)),
+		 0);
+	CHECK_EQ(again.diff_pages, 7);
+	CHECK_STR(again.diff_digest, DIFF_DIGEST);
+	CHECK_STR(again.diff_parent_state, DIFF_DIGEST);
+	snap_manifest_free(&again);
+	snap_manifest_free(&manifest);
+#undef HEX
+#undef DIFF
 }
 
 static void test_text(void)
@@ -323,6 +390,6 @@ static void test_files(void)
 }
 
 TEST_MAIN({"good", test_good}, {"print", test_print}, {"versions", test_versions},
-	  {"fields", test_fields}, {"values", test_values}, {"text", test_text},
-	  {"every_byte_flipped", test_every_byte_flipped},
+	  {"fields", test_fields}, {"values", test_values}, {"diff", test_diff},
+	  {"text", test_text}, {"every_byte_flipped", test_every_byte_flipped},
 	  {"manifest_swapped", test_manifest_swapped}, {"files", test_files})

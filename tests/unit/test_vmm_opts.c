@@ -95,6 +95,10 @@ static void test_refusals(void)
 	REFUSE("--disk-base", "boot", "--kernel", "k", "--cmdline", "c", "--disk-base", "b");
 	REFUSE("--name", "restore", "d", "--snapshot", "s");
 	REFUSE("--snapshot", "restore", "d", "--keep-running");
+	REFUSE("--diff needs --parent", "restore", "d", "--diff");
+	REFUSE("--diff needs --parent", "restore", "d", "--diff", "--snapshot", "s", "--name", "n");
+	REFUSE("need --snapshot", "restore", "d", "--diff", "--parent", "p");
+	REFUSE("--diff", "boot", "--kernel", "k", "--cmdline", "c", "--diff");
 	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3");
 	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3", "--strategy", "ws");
 	REFUSE("--hostname", "restore", "d", "--hostname", "");

@@ -10,6 +10,7 @@
 #include "vmm/cli/cli.h"
 #include "vmm/cli/hot_show.h"
 #include "vmm/cli/json_out.h"
+#include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/state.h"
 #include "vmm/snapshot/snapshot.h"
@@ -62,7 +63,8 @@ static const struct optparse_command verify_command = {
 struct entry {
 	char folder[PATH_MAX];
 	struct snap_manifest manifest;
-	json_t *json; /* manifest.json, parsed: for what struct snap_manifest does not hold */
+	json_t *json;	 /* manifest.json, parsed: for what struct snap_manifest does not hold */
+	json_t *lineage; /* what it is a diff of, the parent first */
 	struct hot_summary hot;
 	u64 disk_usage_bytes;
 	bool in_use;
@@ -90,13 +92,15 @@ static int entry_read(const struct state *state, const char *name, struct entry 
 	if (ret)
 		return ret;
 	entry->json = json_loadb(entry->manifest.json, entry->manifest.json_len_bytes, 0, NULL);
-	if (!entry->json)
+	entry->lineage = lineage_json(state, &entry->manifest);
+	if (!entry->json || !entry->lineage)
 		ret = -ENOMEM;
 	if (!ret)
 		ret = state_disk_usage(entry->folder, &entry->disk_usage_bytes);
 	if (ret) {
 		log_err("%s: %s", entry->folder, strerror(-ret));
 		json_decref(entry->json);
+		json_decref(entry->lineage);
 		snap_manifest_free(&entry->manifest);
 		return ret;
 	}
@@ -107,6 +111,7 @@ static int entry_read(const struct state *state, const char *name, struct entry 
 static void entry_free(struct entry *entry)
 {
 	json_decref(entry->json);
+	json_decref(entry->lineage);
 	snap_manifest_free(&entry->manifest);
 }
 
@@ -118,10 +123,10 @@ static int entry_read_more(struct entry *entry)
 
 static json_t *entry_json(const struct entry *entry, const char *name)
 {
-	return json_pack("{s:s, s:s, s:I, s:b, s:o, s:O}", "name", name, "path", entry->folder,
+	return json_pack("{s:s, s:s, s:I, s:b, s:O, s:o, s:O}", "name", name, "path", entry->folder,
 			 "disk_usage_bytes", (json_int_t)entry->disk_usage_bytes, "in_use",
-			 entry->in_use, "hot", hot_summary_json(&entry->hot), "manifest",
-			 entry->json);
+			 entry->in_use, "lineage", entry->lineage, "hot",
+			 hot_summary_json(&entry->hot), "manifest", entry->json);
 }
 
 static long long vcpus_of(const struct entry *entry)
@@ -138,10 +143,10 @@ static void print_row(const char *name, const struct entry *entry)
 {
 	const struct snap_manifest *manifest = &entry->manifest;
 
-	printf("%-20s %5lld %7llu MiB %6llu MiB  %-28s %-22s %s%s\n", name, vcpus_of(entry),
+	printf("%-20s %5lld %7llu MiB %6llu MiB  %-28s %-22s %s%s%s\n", name, vcpus_of(entry),
 	       to_mib(manifest->memory_bytes), to_mib(entry->disk_usage_bytes), manifest->kernel,
 	       manifest->created, manifest->parent ? manifest->parent : "-",
-	       entry->in_use ? " (in use)" : "");
+	       manifest->diff_digest ? " (diff)" : "", entry->in_use ? " (in use)" : "");
 }
 
 /** @array: NULL for a table. Return: 0, or -errno of one that could not be read: the others are
@@ -213,6 +218,23 @@ static int take_name(const struct optparse_result *result, int index, const char
 	return CLI_USAGE;
 }
 
+/** What a diff stands on: "1234 pages differ from a, which differs from b". */
+static void print_lineage(const struct entry *entry)
+{
+	size_t index;
+	json_t *item;
+
+	if (!entry->manifest.diff_digest)
+		return;
+	printf("diff          %llu pages kept; the others are in",
+	       (unsigned long long)entry->manifest.diff_pages);
+	json_array_foreach(entry->lineage, index, item)
+	{
+		printf("%s %s", index ? " <-" : "", json_string_value(item));
+	}
+	putchar('\n');
+}
+
 static void print_text(const char *name, const struct entry *entry)
 {
 	const struct snap_manifest *manifest = &entry->manifest;
@@ -221,6 +243,7 @@ static void print_text(const char *name, const struct entry *entry)
 	printf("path          %s\n", entry->folder);
 	printf("created       %s\n", manifest->created);
 	printf("parent        %s\n", manifest->parent ? manifest->parent : "-");
+	print_lineage(entry);
 	printf("kernel        %s\n", manifest->kernel);
 	printf("vcpus         %lld\n", vcpus_of(entry));
 	printf("memory        %llu MiB\n", to_mib(manifest->memory_bytes));
@@ -283,9 +306,49 @@ static int remove_one(const struct state *state, const char *name)
 		log_err("%s/templates/%s: %s", state->root, name, strerror(-lock_fd));
 	if (lock_fd < 0)
 		return lock_fd;
-	ret = state_remove_template(state, name, lock_fd);
+	ret = lineage_refuse(state, name, "removed");
+	if (!ret)
+		ret = state_remove_template(state, name, lock_fd);
 	fd_close(&lock_fd);
 	return ret;
+}
+
+/** has_dependent() - is one of @names a diff of @name? */
+static bool has_dependent(const struct state *state, const char *name, const char *const *names,
+			  size_t count)
+{
+	struct state_names dependents;
+	bool found = false;
+
+	if (lineage_dependents(state, name, &dependents))
+		return false;
+	for (size_t i = 0; i < dependents.count && !found; i++) {
+		for (size_t j = 0; j < count && !found; j++)
+			found = names[j] && !strcmp(names[j], dependents.names[i]);
+	}
+	state_names_free(&dependents);
+	return found;
+}
+
+/** remove_all() - in an order in which a diff goes before its parent, whatever the order of @names,
+ * which is used up. Return: exit status. */
+static int remove_all(const struct state *state, const char **names, size_t count)
+{
+	int status = CLI_OK;
+	bool again;
+
+	do {
+		again = false;
+		for (size_t i = 0; i < count; i++) {
+			if (!names[i] || has_dependent(state, names[i], names, count))
+				continue;
+			if (remove_one(state, names[i]))
+				status = CLI_FAILED;
+			names[i] = NULL;
+			again = true;
+		}
+	} while (again);
+	return status;
 }
 
 int template_remove_main(struct cli *cli, int argc, char **argv)
@@ -308,12 +371,7 @@ int template_remove_main(struct cli *cli, int argc, char **argv)
 	}
 	if (state_init(&state))
 		return CLI_FAILED;
-	status = CLI_OK;
-	for (int i = 0; i < result.npositional; i++) {
-		if (remove_one(&state, names[i]))
-			status = CLI_FAILED;
-	}
-	return status;
+	return remove_all(&state, names, (size_t)result.npositional);
 }
 
 int template_verify_main(struct cli *cli, int argc, char **argv)
@@ -359,6 +417,7 @@ static const struct cli_command template_commands[] = {
 	{"ls", "list the templates", template_list_main},
 	{"inspect", "show what a template is", template_inspect_main},
 	{"verify", "read all of a template and compare it with its digests", template_verify_main},
+	{"flatten", "make a template whole that is kept as a difference", template_flatten_main},
 	{"record", "record the hot set again", template_record_main},
 	{"rm", "remove templates", template_remove_main},
 };

@@ -27,6 +27,7 @@
 
 #include "vmm/cli/cli.h"
 #include "vmm/cli/hot_options.h"
+#include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -45,6 +46,8 @@ static const struct optparse_spec build_specs[] = {
 	{"from", 0, "TEMPLATE", optparse_name, FIELD(from),
 	 "restore TEMPLATE and snapshot it again, instead of\nbooting; machine and disk are its",
 	 NULL},
+	{"whole", 0, NULL, optparse_flag, FIELD(whole),
+	 "with --from: keep all of the memory, not only what differs\nfrom TEMPLATE's", NULL},
 	{"strategy", 0, "NAME", optparse_string, FIELD(strategy), "with --from: restore strategy",
 	 NULL},
 	{"warm", 0, "CMD [ARG]... ;", NULL, FIELD(warm),
@@ -119,8 +122,10 @@ static int check_name_free(struct build *build)
 	struct stat st;
 
 	state_path(&build->state, "templates", build->name, "", build->folder);
-	if (build->opts.replace || lstat(build->folder, &st) < 0)
+	if (lstat(build->folder, &st) < 0)
 		return 0;
+	if (build->opts.replace)
+		return lineage_refuse(&build->state, build->name, "replaced");
 	log_err("template '%s' exists: give --replace, or remove it with 'thaw template rm %s'",
 		build->name, build->name);
 	return -EEXIST;
@@ -240,6 +245,8 @@ static const char *usage_conflict(const struct build_opts *opts)
 		       "template's";
 	if (opts->from && opts->serial)
 		return "--serial can't be combined with --from";
+	if (opts->whole && !opts->from)
+		return "--whole needs --from: a boot is always kept whole";
 	if (opts->strategy && !opts->from)
 		return "--strategy needs --from: a boot restores nothing";
 	return hot_options_check(opts);
@@ -273,6 +280,8 @@ int template_build_main(struct cli *cli, int argc, char **argv)
 		goto out;
 	}
 	why = usage_conflict(&build.opts);
+	if (!why && build.opts.from && !build.opts.whole && !strcmp(build.opts.from, build.name))
+		why = "a template can't be kept as the difference from itself: give --whole";
 	if (why) {
 		log_err("%s", why);
 		goto out;

@@ -22,7 +22,7 @@ struct build_opts {
 	u32 vcpus;			 /* 0: the recipe's */
 	u64 memory_bytes;		 /* 0: the recipe's */
 	u64 timeout_ns;
-	bool replace, serial;
+	bool replace, serial, whole;
 	struct warm_list warm;
 };
 

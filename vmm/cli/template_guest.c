@@ -99,6 +99,8 @@ static void add_restore(struct build *build, struct words *words)
 	add_option(words, "--strategy", snap_mem_find(build->opts.strategy)->name);
 	add_option(words, "--disk-dir", words->scratch);
 	add_option(words, "--parent", build->opts.from);
+	if (!build->opts.whole)
+		add(words, "--diff");
 }
 
 static int start(struct build *build)

@@ -16,6 +16,8 @@
 
 #define SNAP_MAGIC   0x4554415457414854ull /* "THAWTATE" as bytes T H A W T A T E */
 #define SNAP_VERSION 1
+/* manifest.json of a diff; its state file is of version 1. */
+#define SNAP_VERSION_DIFF 2
 
 #define SNAP_STATE_MAX_BYTES (1u << 20)
 #define SNAP_SECTIONS_MAX    32

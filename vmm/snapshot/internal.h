@@ -10,6 +10,7 @@
 #define SNAP_FILE_STATE	   "state"
 #define SNAP_FILE_MEMORY   "memory"
 #define SNAP_FILE_DISK	   "disk"
+#define SNAP_FILE_DIFF	   "diff"
 
 #define SNAP_FORMAT_NAME	"thaw-snapshot"
 #define SNAP_MANIFEST_MAX_BYTES (64u << 10)
@@ -28,6 +29,11 @@ u64 snap_memory_bytes(u64 ram_bytes);
  * "PATH/NAME: reason").
  */
 int __must_check snap_part_open(int dirfd, const char *path, const char *name, u64 *len_bytes);
+
+/** snap_part_read() - file @name of the folder @dirfd whole, at most @max_bytes; opened as by
+ * snap_part_open(). @out: the caller frees it. Return: 0 or -errno (logged). */
+int __must_check snap_part_read(int dirfd, const char *path, const char *name, size_t max_bytes,
+				void **out, size_t *len_bytes);
 
 /** snap_digest_buf() - XXH3-128, canonical (big-endian) form. */
 void snap_digest_buf(const void *buf, size_t len_bytes, u8 out[SNAP_DIGEST_BYTES]);

@@ -98,6 +98,11 @@ static const char *check_values(const struct snap_manifest *manifest)
 		return "field \"root_image\" is not an absolute path";
 	if (manifest->root_digest && !hex_digest_ok(manifest->root_digest))
 		return "field \"root_digest\" is not a digest";
+	if (manifest->diff_digest && !manifest->parent)
+		return "field \"diff\" without a \"parent\"";
+	if (manifest->diff_digest &&
+	    (!hex_digest_ok(manifest->diff_digest) || !hex_digest_ok(manifest->diff_parent_state)))
+		return "field \"diff\" holds something else than digests";
 	return NULL;
 }
 
@@ -133,28 +138,53 @@ static const char *nullable(const json_t *value, bool *ok)
 	return json_string_value(value);
 }
 
+/** unpack_diff() - @diff is the field of that name. Return: as unpack_root(). */
+static int unpack_diff(json_t *diff, struct snap_manifest *out, json_error_t *error)
+{
+	const char *parent_state, *digest;
+	json_int_t pages;
+
+	if (json_unpack_ex(diff, error, 0, "{s:s, s:I, s:s !}", "parent_state", &parent_state,
+			   "pages", &pages, "digest", &digest))
+		return -EINVAL;
+	if (pages < 0 || (u64)pages > out->memory_bytes / PAGE_SIZE_BYTES) {
+		snprintf(error->text, sizeof(error->text), "a number is out of range");
+		return -EINVAL;
+	}
+	out->diff_pages = (u64)pages;
+	if (!dup_or_null(&out->diff_parent_state, parent_state) ||
+	    !dup_or_null(&out->diff_digest, digest))
+		return -ENOMEM;
+	return 0;
+}
+
 /** unpack_root() - take every field out of @root. Return: 0, -EINVAL with @error filled, or
  * -ENOMEM. */
 static int unpack_root(json_t *root, struct snap_manifest *out, json_t **features,
 		       json_error_t *error)
 {
 	const char *format, *name, *created, *kernel, *vendor, *model, *memory_digest;
-	json_t *parent, *root_image, *root_digest, *disk_digest;
+	json_t *parent, *root_image, *root_digest, *disk_digest, *diff = NULL;
 	json_int_t version, vcpus, signature, root_bytes, memory_bytes, disk_bytes;
 	bool ok = true;
 
 	/* "!" closes an object: all of these fields and no others. */
 	if (json_unpack_ex(root, error, 0,
 			   "{s:s, s:I, s:s, s:s, s:o, s:s, s:I, s:I, s:s, s:I, s:o, s:o, s:I, s:o, "
-			   "s:{s:s, s:I, s:s, s:o !} !}",
+			   "s:{s:s, s:I, s:s, s:o !}, s?:o !}",
 			   "format", &format, "version", &version, "name", &name, "created",
 			   &created, "parent", &parent, "kernel", &kernel, "vcpus", &vcpus,
 			   "memory_bytes", &memory_bytes, "memory_digest", &memory_digest,
 			   "disk_bytes", &disk_bytes, "disk_digest", &disk_digest, "root_image",
 			   &root_image, "root_bytes", &root_bytes, "root_digest", &root_digest,
 			   "cpu", "vendor", &vendor, "signature", &signature, "model", &model,
-			   "features", features))
+			   "features", features, "diff", &diff))
 		return -EINVAL;
+	if ((version == SNAP_VERSION_DIFF) != (diff != NULL)) {
+		snprintf(error->text, sizeof(error->text),
+			 "field \"diff\" and field \"version\" disagree");
+		return -EINVAL;
+	}
 	if (vcpus < 1 || vcpus > VM_VCPUS_MAX || signature < 0 || signature > UINT32_MAX ||
 	    root_bytes < 0 || memory_bytes < 1 || disk_bytes < 0) {
 		snprintf(error->text, sizeof(error->text), "a number is out of range");
@@ -180,7 +210,7 @@ static int unpack_root(json_t *root, struct snap_manifest *out, json_t **feature
 			 "an optional field is neither text nor null");
 		return -EINVAL;
 	}
-	return 0;
+	return diff ? unpack_diff(diff, out, error) : 0;
 }
 
 /** check_version() - before any other field, since another version may have others. */
@@ -194,7 +224,8 @@ static int check_version(json_t *root, char *why, size_t why_bytes)
 			    "not a snapshot's manifest (field \"format\")");
 	if (!json_is_integer(version))
 		return fail(why, why_bytes, -EINVAL, "field \"version\" is missing or no number");
-	if (json_integer_value(version) != SNAP_VERSION)
+	if (json_integer_value(version) != SNAP_VERSION &&
+	    json_integer_value(version) != SNAP_VERSION_DIFF)
 		return fail(why, why_bytes, -EPROTONOSUPPORT,
 			    "unknown format version; build the template again with this thaw");
 	return 0;
@@ -265,6 +296,8 @@ void snap_manifest_free(struct snap_manifest *manifest)
 	free(manifest->disk_digest);
 	free(manifest->created);
 	free(manifest->parent);
+	free(manifest->diff_parent_state);
+	free(manifest->diff_digest);
 	free(manifest->json);
 	memset(manifest, 0, sizeof(*manifest));
 }
@@ -285,16 +318,28 @@ static json_t *feature_list(const struct snap_cpuid *cpuid)
 	return list;
 }
 
+/** diff_json() - the field of that name, or NULL when it is left out. */
+static json_t *diff_json(const struct snap_manifest *manifest)
+{
+	if (!manifest->diff_digest)
+		return NULL;
+	return json_pack("{s:s, s:I, s:s}", "parent_state", manifest->diff_parent_state, "pages",
+			 (json_int_t)manifest->diff_pages, "digest", manifest->diff_digest);
+}
+
 int snap_manifest_print(struct snap_manifest *manifest, const struct snap_cpuid *cpuid)
 {
-	json_t *root;
+	json_t *root, *diff;
 	char *text;
 	size_t len;
 
 	seed_hashes();
+	diff = diff_json(manifest);
+	if (manifest->diff_digest && !diff)
+		return -ENOMEM;
 	root = json_pack(
 		"{s:s, s:I, s:s, s:s, s:s?, s:s, s:I, s:I, s:s, s:I, s:s?, s:s?, s:I, s:s?, "
-		"s:{s:s, s:I, s:s, s:o}}",
+		"s:{s:s, s:I, s:s, s:o}, s:o*}",
 		"format", SNAP_FORMAT_NAME, "version", (json_int_t)manifest->version, "name",
 		manifest->name, "created", manifest->created, "parent", manifest->parent, "kernel",
 		manifest->kernel, "vcpus", (json_int_t)manifest->vcpus, "memory_bytes",
@@ -303,7 +348,7 @@ int snap_manifest_print(struct snap_manifest *manifest, const struct snap_cpuid 
 		manifest->disk_digest, "root_image", manifest->root_image, "root_bytes",
 		(json_int_t)manifest->root_bytes, "root_digest", manifest->root_digest, "cpu",
 		"vendor", manifest->cpu_vendor, "signature", (json_int_t)manifest->cpu_signature,
-		"model", manifest->cpu_model, "features", feature_list(cpuid));
+		"model", manifest->cpu_model, "features", feature_list(cpuid), "diff", diff);
 	if (!root)
 		return -ENOMEM;
 	text = json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII);

@@ -22,9 +22,13 @@ struct snap_manifest {
 				each restore */
 	u64 disk_bytes;
 	char *disk_digest;
-	char *created; /* RFC 3339 */
-	char *parent;  /* name of the template it was made from, or NULL */
-	char *json;    /* the bytes, for digest and display */
+	char *created;		 /* RFC 3339 */
+	char *parent;		 /* name of the template it was made from, or NULL */
+	char *diff_parent_state; /* of a diff: header.digest of the parent's state, hex; else NULL
+				  */
+	char *diff_digest;	 /* plain digest of the file `diff`, hex; else NULL */
+	u64 diff_pages;		 /* pages that `memory` holds */
+	char *json;		 /* the bytes, for digest and display */
 	size_t json_len_bytes;
 };
 

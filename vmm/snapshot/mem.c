@@ -5,10 +5,23 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "vmm/kvm/layout.h"
+
 /* In the order of help and documentation; the first is the default. */
 static const struct snap_mem_ops *const strategies[] = {
 	&snap_mem_ws, &snap_mem_mmap, &snap_mem_copy, &snap_mem_uring, &snap_mem_memfd, NULL,
 };
+
+void snap_mem_ranges(struct snap_mem *mem, u64 ram_bytes)
+{
+	const u64 high_bytes = layout_high_ram_bytes(ram_bytes);
+
+	mem->nranges = 1;
+	mem->ranges[0] = (struct snap_mem_range){.len_bytes = layout_low_ram_bytes(ram_bytes)};
+	if (high_bytes)
+		mem->ranges[mem->nranges++] = (struct snap_mem_range){.gpa = LAYOUT_HIGH_RAM_GPA,
+								      .len_bytes = high_bytes};
+}
 
 void snap_mem_unmap(struct snap_mem *mem)
 {

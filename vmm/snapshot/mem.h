@@ -37,6 +37,9 @@ struct snap_mem_ops {
 	 * failure nothing stays mapped. Return: 0 or -errno (logged).
 	 */
 	int (*map)(struct snap_mem *mem);
+	/** Nothing is left to page faults, so the pages of a diff are read at once too, and not
+	 * mapped over those of its parent (diff.h). */
+	bool eager;
 	/** The snapshot's hot set (hot.h) is made ready once the vCPUs' state is loaded, unless the
 	 * restore's options say otherwise. */
 	bool hot;
@@ -47,6 +50,9 @@ struct snap_mem_ops {
 	enum snap_huge { SNAP_HUGE_NONE = 0, SNAP_HUGE_ANON, SNAP_HUGE_SHMEM } huge;
 	bool takes_memory_fd;
 };
+
+/** snap_mem_ranges() - where @ram_bytes of RAM lie, into @mem. */
+void snap_mem_ranges(struct snap_mem *mem, u64 ram_bytes);
 
 /** snap_mem_unmap() - every range that is mapped. */
 void snap_mem_unmap(struct snap_mem *mem);

@@ -29,4 +29,5 @@ const struct snap_mem_ops snap_mem_copy = {
 	.summary = "reads the whole memory file by io_uring before the guest runs",
 	.map = copy_map,
 	.huge = SNAP_HUGE_ANON,
+	.eager = true,
 };

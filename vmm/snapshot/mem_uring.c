@@ -190,4 +190,5 @@ const struct snap_mem_ops snap_mem_uring = {
 	.summary = "reads the whole memory file by O_DIRECT into registered buffers, 64 in flight",
 	.map = uring_map,
 	.huge = SNAP_HUGE_ANON,
+	.eager = true,
 };

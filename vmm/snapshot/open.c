@@ -2,6 +2,8 @@
 // Open a snapshot folder and check everything about it before anything of it is used.
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -11,7 +13,7 @@
 #include "vmm/kvm/cpuid.h"
 #include "vmm/kvm/layout.h"
 #include "vmm/kvm/vm.h"
-#include "vmm/snapshot/internal.h"
+#include "vmm/snapshot/diff.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -19,6 +21,12 @@
  * Every file is opened once and checked through its descriptor, so what was checked is what is
  * used. The folder is locked (shared) as long as the snapshot is open: a running clone reads its
  * memory and disk from these files, so `thaw template rm` takes the lock exclusively first.
+ *
+ * A diff's parent is looked for by its name beside the diff's own folder, whichever path that was
+ * opened by, and is the right one only if its state file has the digest that the diff's manifest
+ * names. That digest covers the parent's manifest, and so the digest of its memory and of its own
+ * parent: the chain is bound from the top to the root. Digests of snapshots can't form a circle,
+ * but made-up ones might, so the depth is bounded.
  */
 
 u64 snap_memory_bytes(u64 ram_bytes)
@@ -80,9 +88,8 @@ int snap_part_open(int dirfd, const char *path, const char *name, u64 *len_bytes
 	return fd;
 }
 
-/** read_part() - a small file whole. @out: the caller frees it. */
-static int read_part(int dirfd, const char *path, const char *name, size_t max_bytes, void **out,
-		     size_t *len_bytes)
+int snap_part_read(int dirfd, const char *path, const char *name, size_t max_bytes, void **out,
+		   size_t *len_bytes)
 {
 	u64 size_bytes;
 	int fd, ret;
@@ -118,8 +125,8 @@ int snap_manifest_read(int dirfd, const char *path_for_messages, struct snap_man
 	int ret;
 
 	memset(out, 0, sizeof(*out));
-	ret = read_part(dirfd, path_for_messages, SNAP_FILE_MANIFEST, SNAP_MANIFEST_MAX_BYTES,
-			&json, &len_bytes);
+	ret = snap_part_read(dirfd, path_for_messages, SNAP_FILE_MANIFEST, SNAP_MANIFEST_MAX_BYTES,
+			     &json, &len_bytes);
 	if (ret)
 		return ret;
 	ret = snap_manifest_parse(json, len_bytes, out, why, sizeof(why));
@@ -129,13 +136,14 @@ int snap_manifest_read(int dirfd, const char *path_for_messages, struct snap_man
 	return ret;
 }
 
-static int open_folder(struct snap *snap)
+/** open_folder() - @name from the folder @at_fd, as openat(2) takes them; @flags more for it. */
+static int open_folder(struct snap *snap, int at_fd, const char *name, int flags)
 {
 	const char *why = NULL;
 	struct stat st;
 	int ret;
 
-	snap->dirfd = open(snap->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	snap->dirfd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
 	if (snap->dirfd < 0 || fstat(snap->dirfd, &st) < 0) {
 		ret = -errno;
 		log_err("%s: %s", snap->path, strerror(-ret));
@@ -161,8 +169,8 @@ static int load_state(struct snap *snap)
 	const char *why;
 	int ret;
 
-	ret = read_part(snap->dirfd, snap->path, SNAP_FILE_STATE, SNAP_STATE_MAX_BYTES,
-			&snap->state, &snap->state_len_bytes);
+	ret = snap_part_read(snap->dirfd, snap->path, SNAP_FILE_STATE, SNAP_STATE_MAX_BYTES,
+			     &snap->state, &snap->state_len_bytes);
 	if (ret)
 		return ret;
 	ret = snap_parse(snap->state, snap->state_len_bytes, &snap->view, &why);
@@ -264,19 +272,18 @@ static int open_root(struct snap *snap)
 	return 0;
 }
 
-int snap_load(struct snap *snap, const char *path)
+static void snap_init(struct snap *snap)
+{
+	memset(snap, 0, sizeof(*snap));
+	snap->dirfd = snap->memory_fd = snap->disk_fd = snap->root_fd = -1;
+}
+
+/** load_memory() - what of an open folder makes up its memory, and the small files. */
+static int load_memory(struct snap *snap)
 {
 	const char *why;
 	int ret;
 
-	memset(snap, 0, sizeof(*snap));
-	snap->dirfd = snap->memory_fd = snap->disk_fd = snap->root_fd = -1;
-	snap->path = strdup(path);
-	if (!snap->path)
-		return -ENOMEM;
-	ret = open_folder(snap);
-	if (ret)
-		return ret;
 	ret = snap_manifest_read(snap->dirfd, snap->path, &snap->manifest);
 	if (ret)
 		return ret;
@@ -289,6 +296,103 @@ int snap_load(struct snap *snap, const char *path)
 		return -EINVAL;
 	}
 	ret = open_sized(snap, SNAP_FILE_MEMORY, snap->manifest.memory_bytes, &snap->memory_fd);
+	return ret ? ret : snap_diff_open(snap);
+}
+
+/** parent_path() - for messages: the parent's folder beside that of @link. Return: NULL without
+ * memory. */
+static char *parent_path(const struct snap *link)
+{
+	const char *slash = strrchr(link->path, '/'), *name = link->manifest.parent;
+	char *path;
+	int ret;
+
+	if (slash && slash[1] && slash[1] != '.')
+		ret = asprintf(&path, "%.*s%s", (int)(slash + 1 - link->path), link->path, name);
+	else
+		ret = asprintf(&path, "%s/../%s", link->path, name);
+	return ret < 0 ? NULL : path;
+}
+
+/** check_parent() - is the open @link->parent what @link was made from? */
+static int check_parent(const struct snap *link)
+{
+	const struct snap *parent = link->parent;
+	char hex[SNAP_DIGEST_HEX];
+
+	snap_digest_hex(parent->view.header->digest, hex);
+	if (strcmp(hex, link->manifest.diff_parent_state)) {
+		log_err("%s: its parent '%s' is another snapshot than the one it was made from; build it again",
+			link->path, link->manifest.parent);
+		return -ESTALE;
+	}
+	if (parent->view.machine->ram_bytes != link->view.machine->ram_bytes) {
+		log_err("%s: its parent '%s' has memory of another size", link->path,
+			link->manifest.parent);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int open_parent(struct snap *link)
+{
+	char name[NAME_MAX + sizeof("../")];
+	struct snap *parent = malloc(sizeof(*parent));
+	int ret;
+
+	if (!parent)
+		return -ENOMEM;
+	snap_init(parent);
+	link->parent = parent;
+	parent->path = parent_path(link);
+	if (!parent->path)
+		return -ENOMEM;
+	/* The manifest's check has bounded the name, and no slash is in it. */
+	snprintf(name, sizeof(name), "../%s", link->manifest.parent);
+	if (faccessat(link->dirfd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT) {
+		log_err("%s: holds only what differs from its parent '%s', which is not there",
+			link->path, link->manifest.parent);
+		return -ENOENT;
+	}
+	ret = open_folder(parent, link->dirfd, name, O_NOFOLLOW);
+	if (!ret)
+		ret = load_memory(parent);
+	return ret ? ret : check_parent(link);
+}
+
+static int open_chain(struct snap *snap)
+{
+	struct snap *link = snap;
+
+	for (unsigned int depth = 1; link->diff; depth++) {
+		int ret;
+
+		if (depth == SNAP_CHAIN_MAX) {
+			log_err("%s: the chain of its parents is longer than %d", snap->path,
+				SNAP_CHAIN_MAX);
+			return -ELOOP;
+		}
+		ret = open_parent(link);
+		if (ret)
+			return ret;
+		link = link->parent;
+	}
+	return 0;
+}
+
+int snap_load(struct snap *snap, const char *path)
+{
+	int ret;
+
+	snap_init(snap);
+	snap->path = strdup(path);
+	if (!snap->path)
+		return -ENOMEM;
+	ret = open_folder(snap, AT_FDCWD, path, 0);
+	if (!ret)
+		ret = load_memory(snap);
+	if (!ret)
+		ret = open_chain(snap);
 	if (ret)
 		return ret;
 	if (snap->manifest.disk_bytes) {
@@ -337,8 +441,10 @@ int snap_open(struct snap *snap, const char *path)
 	return ret ? ret : check_host(snap);
 }
 
-void snap_close(struct snap *snap)
+static void close_one(struct snap *snap)
 {
+	snap_diff_free(snap->diff);
+	snap->diff = NULL;
 	snap_manifest_free(&snap->manifest);
 	free(snap->state);
 	free(snap->path);
@@ -349,6 +455,21 @@ void snap_close(struct snap *snap)
 	fd_close(&snap->root_fd);
 	/* Last: it holds the lock. */
 	fd_close(&snap->dirfd);
+}
+
+void snap_close(struct snap *snap)
+{
+	struct snap *parent = snap->parent;
+
+	snap->parent = NULL;
+	close_one(snap);
+	while (parent) {
+		struct snap *next = parent->parent;
+
+		close_one(parent);
+		free(parent);
+		parent = next;
+	}
 }
 
 void snap_vm_config(const struct snap *snap, struct vm_config *cfg)

@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 
 #include "vmm/kvm/vm.h"
+#include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/internal.h"
 #include "vmm/snapshot/mem.h"
@@ -49,20 +50,20 @@ static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_op
 {
 	const u64 ram_bytes = snap->view.machine->ram_bytes;
 	char id[SNAP_DIGEST_HEX];
-	struct snap_mem mem = {.fd = snap->memory_fd,
-			       .nranges = 1,
+	struct snap_mem mem = {.fd = snap_root(snap)->memory_fd,
 			       .huge = opts->huge == SNAP_HUGE_PAGES_THP,
 			       .memory_fd = opts->memory_fd,
 			       .id = id};
 	int ret;
 
-	snap_digest_hex(snap->view.header->digest, id);
-	mem.ranges[0] =
-		(struct snap_mem_range){.gpa = 0, .len_bytes = layout_low_ram_bytes(ram_bytes)};
-	if (layout_high_ram_bytes(ram_bytes))
-		mem.ranges[mem.nranges++] = (struct snap_mem_range){
-			.gpa = LAYOUT_HIGH_RAM_GPA, .len_bytes = layout_high_ram_bytes(ram_bytes)};
+	snap_digest_hex(snap_root(snap)->view.header->digest, id);
+	snap_mem_ranges(&mem, ram_bytes);
 	ret = ops->map(&mem);
+	if (!ret) {
+		ret = snap_diff_overlay(snap, &mem, ops->eager);
+		if (ret)
+			snap_mem_unmap(&mem);
+	}
 	opts->bytes_read = mem.bytes_read;
 	if (mem.plain_io)
 		snap_opts_note(opts, "pread");

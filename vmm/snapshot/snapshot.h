@@ -16,6 +16,7 @@
 #include "vmm/snapshot/restore_opts.h"
 #include "vmm/util/types.h"
 
+struct snap_diff;
 struct vm;
 
 /** A checked view of a state buffer; pointers into the buffer. */
@@ -47,7 +48,11 @@ struct snap {
 	int memory_fd;
 	int disk_fd; /* -1: none */
 	int root_fd; /* the root image, -1: none */
-	void *state; /* the state file's bytes, owned */
+	/* A diff: which pages `memory` holds, and where the others are. NULL for a whole snapshot.
+	 */
+	struct snap_diff *diff;
+	struct snap *parent; /* open too, but for its disk and root image */
+	void *state;	     /* the state file's bytes, owned */
 	size_t state_len_bytes;
 	struct snap_view view;
 	struct snap_manifest manifest;
@@ -55,9 +60,9 @@ struct snap {
 
 /**
  * snap_load() - open and check the folder @path: manifest, state, sizes of memory and disk, root
- * image's size, ownership and modes of all files. For tools (inspect, verify), which also work
- * where the guest could not run. Return: 0 or -errno; logs "PATH/FILE: reason" once. snap_close()
- * frees, and is due in both cases.
+ * image's size, ownership and modes of all files; of a diff, the snapshots below it as well. For
+ * tools (inspect, verify), which also work where the guest could not run. Return: 0 or -errno; logs
+ * "PATH/FILE: reason" once. snap_close() frees, and is due in both cases.
  */
 int __must_check snap_load(struct snap *snap, const char *path);
 
@@ -69,7 +74,8 @@ int __must_check snap_load(struct snap *snap, const char *path);
 int __must_check snap_open(struct snap *snap, const char *path);
 void snap_close(struct snap *snap);
 
-/** snap_verify() - read all of memory, disk and root image and compare with the manifest's digests.
+/** snap_verify() - read all of memory, disk and root image, and the memory of the snapshots below a
+ * diff, and compare with the manifests' digests.
  * Return: 0, -EBADMSG, or -errno; logs "PATH/FILE: reason". */
 int __must_check snap_verify(const struct snap *snap);
 
@@ -115,6 +121,8 @@ struct snap_write_opts {
 	const char *parent;	 /* or NULL */
 	const char *root_image;	 /* absolute path, or NULL; with @base: NULL takes the base's */
 	const struct snap *base; /* snapshot the VM was restored from, or NULL */
+	bool diff;		 /* keep only what differs from @base, which stands beside @path as
+				    @parent */
 };
 
 struct snap_writer;
@@ -133,5 +141,10 @@ struct snap_writer;
 int __must_check snap_write_prepare(const struct snap_write_opts *opts, struct snap_writer **out);
 int __must_check snap_write(struct snap_writer *writer, struct vm *vm);
 void snap_write_abort(struct snap_writer *writer);
+
+/** snap_flatten() - replace the diff @snap by a whole snapshot of the same content and hot set; no
+ * KVM needed. Its digest changes, so that diffs of it lose their parent: the caller has seen that
+ * there are none. Return: 0 or -errno (logged). */
+int __must_check snap_flatten(const struct snap *snap);
 
 #endif

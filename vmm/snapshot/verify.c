@@ -29,10 +29,13 @@ int snap_verify(const struct snap *snap)
 {
 	const struct snap_manifest *manifest = &snap->manifest;
 	u8 digest[SNAP_DIGEST_BYTES];
-	int ret;
+	int ret = 0;
 
-	ret = snap_digest_sparse(snap->memory_fd, manifest->memory_bytes, digest);
-	ret = compare(snap, SNAP_FILE_MEMORY, ret, digest, manifest->memory_digest);
+	/* The lists of a chain's diffs were compared when they were opened. */
+	for (const struct snap *link = snap; link && !ret; link = link->parent) {
+		ret = snap_digest_sparse(link->memory_fd, link->manifest.memory_bytes, digest);
+		ret = compare(link, SNAP_FILE_MEMORY, ret, digest, link->manifest.memory_digest);
+	}
 	if (ret)
 		return ret;
 	if (snap->disk_fd >= 0) {

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/write.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -22,6 +23,8 @@
  * of warm-up are spent on it, and the confined process needs few system calls.
  */
 
+#define COPY_CHUNK_BYTES (256 * KIB)
+
 static int copy_opts(struct snap_write_opts *out, const struct snap_write_opts *in)
 {
 	const char *root_image = in->root_image;
@@ -30,6 +33,7 @@ static int copy_opts(struct snap_write_opts *out, const struct snap_write_opts *
 		root_image = in->base->manifest.root_image;
 	out->replace = in->replace;
 	out->base = in->base;
+	out->diff = in->diff;
 	out->path = strdup(in->path);
 	out->name = strdup(in->name);
 	out->kernel = strdup(in->kernel ? in->kernel : "unknown");
@@ -86,10 +90,14 @@ int snap_write_prepare(const struct snap_write_opts *opts, struct snap_writer **
 		return -ENOMEM;
 	writer->parent_fd = writer->temp_fd = writer->memory_fd = writer->disk_fd = -1;
 	writer->state_fd = writer->manifest_fd = writer->pagemap_fd = -1;
+	writer->diff_fd = writer->disk_source_fd = -1;
 	ret = copy_opts(&writer->opts, opts);
 	if (ret)
 		goto err;
 	ret = snap_writer_open(writer);
+	if (ret)
+		goto err;
+	ret = snap_writer_diff_prepare(writer);
 	if (ret)
 		goto err;
 	ret = digest_root(writer);
@@ -113,18 +121,40 @@ err:
 static int store_memory(struct snap_writer *writer, const struct gmem *gmem, u64 file_bytes,
 			char digest_hex[SNAP_DIGEST_HEX])
 {
-	const int base_fd = writer->opts.base ? writer->opts.base->memory_fd : -1;
 	u8 digest[SNAP_DIGEST_BYTES];
 	int ret;
 
 	ret = ftruncate(writer->memory_fd, (off_t)file_bytes) < 0 ? -errno : 0;
-	if (!ret)
-		ret = snap_ram_write(&writer->ring, gmem, writer->pagemap_fd, base_fd, file_bytes,
-				     digest);
+	if (!ret && writer->opts.diff)
+		ret = snap_writer_diff_store(writer, gmem, file_bytes, digest);
+	else if (!ret)
+		ret = snap_ram_write(&writer->ring, gmem, writer->pagemap_fd, writer->opts.base,
+				     file_bytes, digest);
 	if (!ret)
 		snap_digest_hex(digest, digest_hex);
 	if (ret)
 		log_err("%s/%s: %s", writer->opts.path, SNAP_FILE_MEMORY, strerror(-ret));
+	return ret;
+}
+
+/** copy_sparse() - the data of @from_fd into the empty @to_fd. */
+static int copy_sparse(int to_fd, int from_fd, u64 file_bytes)
+{
+	u8 *buf = malloc(COPY_CHUNK_BYTES);
+	u64 pos = 0, start, end;
+	int ret = buf ? 0 : -ENOMEM;
+
+	while (!ret && (ret = snap_extent_next(from_fd, file_bytes, pos, &start, &end)) > 0) {
+		for (pos = start, ret = 0; pos < end && !ret;) {
+			u64 len_bytes = MIN(end - pos, COPY_CHUNK_BYTES);
+
+			ret = fd_pread_full(from_fd, buf, len_bytes, pos);
+			if (!ret)
+				ret = fd_pwrite_full(to_fd, buf, len_bytes, pos);
+			pos += len_bytes;
+		}
+	}
+	free(buf);
 	return ret;
 }
 
@@ -134,7 +164,8 @@ static int store_disk(struct snap_writer *writer, struct virtio_dev *blk, u64 di
 	u8 digest[SNAP_DIGEST_BYTES];
 	int ret;
 
-	ret = blk_write_image(blk, writer->disk_fd);
+	ret = blk ? blk_write_image(blk, writer->disk_fd)
+		  : copy_sparse(writer->disk_fd, writer->disk_source_fd, disk_bytes);
 	/* An image ends with a hole as often as not. */
 	if (!ret && ftruncate(writer->disk_fd, (off_t)disk_bytes) < 0)
 		ret = -errno;
@@ -175,9 +206,9 @@ static void now_text(char out[32])
 static int store_manifest(struct snap_writer *writer, const struct snap_view *parts,
 			  char *memory_digest, char *disk_digest, u8 digest[SNAP_DIGEST_BYTES])
 {
-	char vendor[13], model[49], created[32];
+	char vendor[13], model[49], created[32], parent_state[SNAP_DIGEST_HEX];
 	struct snap_manifest manifest = {
-		.version = SNAP_VERSION,
+		.version = writer->opts.diff ? SNAP_VERSION_DIFF : SNAP_VERSION,
 		.name = (char *)writer->opts.name,
 		.kernel = (char *)writer->opts.kernel,
 		.parent = (char *)writer->opts.parent,
@@ -193,6 +224,9 @@ static int store_manifest(struct snap_writer *writer, const struct snap_view *pa
 		.disk_bytes = parts->machine->disk_bytes,
 		.disk_digest = parts->machine->disk_bytes ? disk_digest : NULL,
 		.created = created,
+		.diff_parent_state = writer->opts.diff ? parent_state : NULL,
+		.diff_digest = writer->opts.diff ? writer->diff_digest : NULL,
+		.diff_pages = writer->diff_pages,
 	};
 	struct snap_manifest again;
 	char why[160];
@@ -201,6 +235,8 @@ static int store_manifest(struct snap_writer *writer, const struct snap_view *pa
 	snap_cpu_vendor(parts->cpuid, vendor);
 	snap_cpu_model(parts->cpuid, model);
 	now_text(created);
+	if (writer->opts.diff)
+		snap_digest_hex(writer->opts.base->view.header->digest, parent_state);
 	ret = snap_manifest_print(&manifest, parts->cpuid);
 	if (ret)
 		goto out;
@@ -221,7 +257,7 @@ out:
 }
 
 static int store_state(struct snap_writer *writer, const struct snap_view *parts,
-		       const u8 manifest_digest[SNAP_DIGEST_BYTES])
+		       const u8 manifest_digest[SNAP_DIGEST_BYTES], u8 digest[SNAP_DIGEST_BYTES])
 {
 	struct snap_view view;
 	const char *why = "out of memory";
@@ -238,6 +274,8 @@ static int store_state(struct snap_writer *writer, const struct snap_view *parts
 		ret = fd_write_full(writer->state_fd, buf, len_bytes);
 		why = strerror(-ret);
 	}
+	if (!ret)
+		memcpy(digest, view.header->digest, SNAP_DIGEST_BYTES);
 	free(buf);
 out:
 	if (ret)
@@ -250,20 +288,22 @@ int snap_writer_store(struct snap_writer *writer, const struct snap_view *parts,
 {
 	char memory_digest[SNAP_DIGEST_HEX], disk_digest[SNAP_DIGEST_HEX] = "";
 	const u64 disk_bytes = parts->machine->disk_bytes;
-	u8 digest[SNAP_DIGEST_BYTES];
+	u8 digest[SNAP_DIGEST_BYTES], state_digest[SNAP_DIGEST_BYTES];
 	int ret;
 
-	BUG_ON(!blk != !disk_bytes);
+	BUG_ON((blk || writer->disk_source_fd >= 0) != (disk_bytes != 0));
 	ret = store_memory(writer, gmem, snap_memory_bytes(parts->machine->ram_bytes),
 			   memory_digest);
-	if (!ret && blk)
+	if (!ret && disk_bytes)
 		ret = store_disk(writer, blk, disk_bytes, disk_digest);
 	if (!ret)
 		ret = store_manifest(writer, parts, memory_digest, disk_digest, digest);
 	if (!ret)
-		ret = store_state(writer, parts, digest);
+		ret = store_state(writer, parts, digest, state_digest);
 	if (!ret)
-		ret = snap_writer_publish(writer, blk != NULL);
+		ret = snap_writer_hot_store(writer, state_digest);
+	if (!ret)
+		ret = snap_writer_publish(writer, disk_bytes != 0);
 	return ret;
 }
 
@@ -274,6 +314,7 @@ void snap_write_abort(struct snap_writer *writer)
 	if (writer->ring_ready && !writer->ring.inflight)
 		ring_destroy(&writer->ring);
 	fd_close(&writer->pagemap_fd);
+	snap_mem_unmap(&writer->content);
 	snap_writer_close(writer);
 	free((char *)writer->opts.path);
 	free((char *)writer->opts.name);

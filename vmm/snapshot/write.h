@@ -6,6 +6,7 @@
 
 #include "vmm/kvm/gmem.h"
 #include "vmm/snapshot/internal.h"
+#include "vmm/snapshot/mem.h"
 #include "vmm/util/ring.h"
 
 /*
@@ -15,6 +16,7 @@
 #define BULK_MAX_BYTES MIB
 
 struct bulk;
+struct snap_hot;
 
 /** bulk_new() - transfers in direction @op (RING_READ or RING_WRITE) with file 0 of @ring. Return:
  * NULL without memory. */
@@ -38,10 +40,11 @@ int __must_check bulk_end(struct bulk *bulk);
 /** snap_ram_write() - the RAM of @gmem (nobody writes to it) into file 0 of @ring, holes for zero
  * pages.
  * @pagemap_fd: /proc/self/pagemap, or -1: then every page is looked at.
- * @base_fd: memory file that the RAM may be a private mapping of, or -1.
+ * @base: snapshot whose memory the RAM may be a private mapping of, or NULL.
  * @digest: block digest of the file. Return: 0 or -errno. */
 int __must_check snap_ram_write(struct ring *ring, const struct gmem *gmem, int pagemap_fd,
-				int base_fd, u64 file_bytes, u8 digest[SNAP_DIGEST_BYTES]);
+				const struct snap *base, u64 file_bytes,
+				u8 digest[SNAP_DIGEST_BYTES]);
 
 /** A snapshot on its way to the disk. */
 struct snap_writer {
@@ -51,8 +54,14 @@ struct snap_writer {
 	char temp[128];		     /* name of the temporary folder in it; "" = none */
 	int temp_fd;		     /* exclusively locked */
 	int memory_fd, disk_fd, state_fd, manifest_fd;
-	int pagemap_fd;	  /* -1: every page is looked at */
-	struct ring ring; /* over memory_fd */
+	int diff_fd;		 /* of a diff, else -1 */
+	struct snap_mem content; /* of a diff: the parent's memory */
+	u64 diff_pages;
+	char diff_digest[SNAP_DIGEST_HEX];
+	int disk_source_fd; /* the disk is that of this file, not of a device; not owned; or -1 */
+	const struct snap_hot *hot; /* hot set to keep, or NULL */
+	int pagemap_fd;		    /* -1: every page is looked at */
+	struct ring ring;	    /* over memory_fd */
 	bool ring_ready;
 	u64 root_bytes;
 	char root_digest[SNAP_DIGEST_HEX];
@@ -68,12 +77,29 @@ void snap_writer_close(struct snap_writer *writer);
 /** snap_writer_publish() - modes, sync, rename over the target. Return: 0 or -errno (logged). */
 int __must_check snap_writer_publish(struct snap_writer *writer, bool has_disk);
 
-struct virtio_dev;
+/** snap_writer_diff_prepare() - of a diff: check that the base is fit to be its parent, and map
+ * what is compared with. Return: 0 or -errno (logged). */
+int __must_check snap_writer_diff_prepare(struct snap_writer *writer);
+
+/** snap_writer_diff_check() - before a diff is published: its parent is still in its place. Return:
+ * 0 or -errno (logged). */
+int __must_check snap_writer_diff_check(const struct snap_writer *writer);
+
+/** snap_writer_diff_store() - the pages of @gmem that differ into `memory`, and the list of them
+ * into `diff`. @digest: block digest of `memory`. Return: 0 or -errno. */
+int __must_check snap_writer_diff_store(struct snap_writer *writer, const struct gmem *gmem,
+					u64 file_bytes, u8 digest[SNAP_DIGEST_BYTES]);
+
+/** snap_writer_hot_store() - writer->hot, bound to the new state file. Return: 0 or -errno
+ * (logged).
+ */
+int __must_check snap_writer_hot_store(const struct snap_writer *writer,
+				       const u8 state_digest[SNAP_DIGEST_BYTES]);
 
 struct virtio_dev;
 
 /** snap_writer_store() - snap_write() but for the collecting: no KVM needed. @blk: NULL without a
- * disk. Return: 0 or -errno (logged). */
+ * disk, or with one in writer->disk_source_fd. Return: 0 or -errno (logged). */
 int __must_check snap_writer_store(struct snap_writer *writer, const struct snap_view *parts,
 				   const struct gmem *gmem, struct virtio_dev *blk);
 

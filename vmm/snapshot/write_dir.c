@@ -35,7 +35,8 @@
  */
 
 static const char *const part_names[] = {SNAP_FILE_MANIFEST, SNAP_FILE_STATE, SNAP_FILE_MEMORY,
-					 SNAP_FILE_DISK,     "hot",	      ".hot.tmp"};
+					 SNAP_FILE_DISK,     SNAP_FILE_DIFF,  "hot",
+					 ".hot.tmp"};
 
 #define TEMP_TRIES 16
 
@@ -158,11 +159,15 @@ static int make_parts(struct snap_writer *writer)
 		{SNAP_FILE_STATE, &writer->state_fd},
 		{SNAP_FILE_MEMORY, &writer->memory_fd},
 		{SNAP_FILE_DISK, &writer->disk_fd},
+		{SNAP_FILE_DIFF, writer->opts.diff ? &writer->diff_fd : NULL},
 	};
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(parts); i++) {
-		int fd = make_part(writer, parts[i].name);
+		int fd;
 
+		if (!parts[i].fd)
+			continue;
+		fd = make_part(writer, parts[i].name);
 		if (fd < 0)
 			return fd;
 		*parts[i].fd = fd;
@@ -310,6 +315,8 @@ int snap_writer_publish(struct snap_writer *writer, bool has_disk)
 	ret = finish_part(writer, SNAP_FILE_MEMORY, &writer->memory_fd);
 	if (!ret && has_disk)
 		ret = finish_part(writer, SNAP_FILE_DISK, &writer->disk_fd);
+	if (!ret && writer->opts.diff)
+		ret = finish_part(writer, SNAP_FILE_DIFF, &writer->diff_fd);
 	if (!ret)
 		ret = finish_part(writer, SNAP_FILE_MANIFEST, &writer->manifest_fd);
 	if (!ret)
@@ -321,6 +328,9 @@ int snap_writer_publish(struct snap_writer *writer, bool has_disk)
 		log_err("%s: %s", writer->opts.path, strerror(-ret));
 		return ret;
 	}
+	ret = snap_writer_diff_check(writer);
+	if (ret)
+		return ret;
 	ret = move_in_place(writer);
 	if (ret < 0) {
 		log_err("%s: can't be put in place: %s", writer->opts.path, strerror(-ret));
@@ -348,6 +358,7 @@ void snap_writer_close(struct snap_writer *writer)
 	fd_close(&writer->disk_fd);
 	fd_close(&writer->state_fd);
 	fd_close(&writer->manifest_fd);
+	fd_close(&writer->diff_fd);
 	if (writer->temp[0] && writer->temp_fd >= 0) {
 		ret = remove_folder(writer->parent_fd, writer->temp_fd, writer->temp);
 		if (ret)

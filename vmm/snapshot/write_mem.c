@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/write.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -14,9 +15,9 @@
  * (Documentation/admin-guide/mm/pagemap.rst): bit 63 present, bit 62 swapped. A page with neither
  * holds
  *  - zeros, in anonymous memory (a boot, or the copy strategy);
- *  - the base file's content, in a private mapping of it (the mmap strategy): so where the base
- * file has data, absent pages are looked at as well. The union of both is right for every strategy,
- * since looking at a page too many costs time only.
+ *  - the base's content, in a private mapping of its file, or of those of a chain (the mmap
+ * strategy): so where one of these files has data, absent pages are looked at as well. The union of
+ * both is right for every strategy, since looking at a page too many costs time only.
  *
  * A page that was looked at and is zero becomes a hole. The others are written straight from guest
  * memory, neighbours joined up to 1 MiB a request; the digest is made while the requests are under
@@ -30,29 +31,36 @@
 struct ram_writer {
 	struct bulk *bulk;
 	struct snap_blocks *blocks;
-	int pagemap_fd, base_fd;
-	u64 base_bytes;		  /* of the base file that is of interest */
-	u64 base_start, base_end; /* the base's stretch of data at or behind the walk's position */
+	int pagemap_fd;
+	u64 base_bytes; /* of the base files that is of interest */
+	struct ram_base {
+		int fd;
+		u64 start, end; /* its stretch of data at or behind the walk's position */
+	} bases[SNAP_CHAIN_MAX];
+	unsigned int nbases;
 	u64 pagemap[WINDOW_PAGES];
 };
 
-/** base_has() - does the base file have data in the page at @gpa? Ascending calls. Return: 1, 0 or
+/** base_has() - does a base file have data in the page at @gpa? Ascending calls. Return: 1, 0 or
  * -errno. */
 static int base_has(struct ram_writer *writer, u64 gpa)
 {
-	int ret;
+	int found = 0;
 
-	if (writer->base_fd < 0)
-		return 0;
-	if (gpa >= writer->base_end) {
-		ret = snap_extent_next(writer->base_fd, writer->base_bytes, gpa,
-				       &writer->base_start, &writer->base_end);
+	for (unsigned int i = 0; i < writer->nbases; i++) {
+		struct ram_base *base = &writer->bases[i];
+		int ret = 1;
+
+		if (gpa >= base->end)
+			ret = snap_extent_next(base->fd, writer->base_bytes, gpa, &base->start,
+					       &base->end);
 		if (ret < 0)
 			return ret;
 		if (ret == 0)
-			writer->base_start = writer->base_end = UINT64_MAX;
+			base->start = base->end = UINT64_MAX;
+		found |= gpa >= base->start;
 	}
-	return gpa >= writer->base_start;
+	return found;
 }
 
 static int read_pagemap(struct ram_writer *writer, const void *hva, unsigned int npages)
@@ -125,8 +133,8 @@ static int write_region(struct ram_writer *writer, const struct gmem_region *reg
 	return 0;
 }
 
-int snap_ram_write(struct ring *ring, const struct gmem *gmem, int pagemap_fd, int base_fd,
-		   u64 file_bytes, u8 digest[SNAP_DIGEST_BYTES])
+int snap_ram_write(struct ring *ring, const struct gmem *gmem, int pagemap_fd,
+		   const struct snap *base, u64 file_bytes, u8 digest[SNAP_DIGEST_BYTES])
 {
 	struct ram_writer *writer = calloc(1, sizeof(*writer));
 	int ret = -ENOMEM, end_ret = 0;
@@ -134,7 +142,10 @@ int snap_ram_write(struct ring *ring, const struct gmem *gmem, int pagemap_fd, i
 	if (!writer)
 		return -ENOMEM;
 	writer->pagemap_fd = pagemap_fd;
-	writer->base_fd = base_fd;
+	for (; base; base = base->parent) {
+		BUG_ON(writer->nbases == SNAP_CHAIN_MAX);
+		writer->bases[writer->nbases++].fd = base->memory_fd;
+	}
 	writer->base_bytes = file_bytes;
 	writer->blocks = snap_blocks_new();
 	writer->bulk = bulk_new(ring, RING_WRITE);
