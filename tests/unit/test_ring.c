@@ -250,6 +250,61 @@ static void test_restrictions(void)
 	close(file);
 }
 
+static void note_result(struct ring_req *req, s64 result)
+{
+	req->plain_result = result;
+}
+
+static void test_fixed(void)
+{
+	static u8 bufs[2][8192] __attribute__((aligned(4096)));
+	const struct iovec iovs[2] = {{bufs[0], sizeof(bufs[0])}, {bufs[1], sizeof(bufs[1])}};
+	struct iovec iov = {bufs[1] + 4096, 4096}, both[2] = {{bufs[0], 1}, {bufs[1], 1}};
+	struct ring_req req = {.op = RING_READ_FIXED,
+			       .buf = 1,
+			       .len_bytes = 4096,
+			       .iov = &iov,
+			       .niov = 1,
+			       .done = note_result};
+	int file = make_file();
+	struct ring ring;
+	int ret;
+
+	memset(bufs, 'f', sizeof(bufs));
+	CHECK_EQ(pwrite(file, bufs[0], 4096, 0), 4096);
+	memset(bufs, 0, sizeof(bufs));
+	ret = ring_init_fixed(&ring, 2, &file, 1, RING_RESTRICT, iovs, 2);
+	if (ret == -EOPNOTSUPP)
+		SKIP("io_uring is forbidden here");
+	CHECK_EQ(ret, 0);
+	CHECK_EQ(ring_queue(&ring, &req), 0);
+	CHECK_EQ(ring_drain(&ring), 0);
+	CHECK_EQ(req.plain_result, 4096);
+	CHECK_EQ(bufs[1][4096], 'f');
+	CHECK_EQ(bufs[1][4095], 0);
+	/* In another buffer than it says: the kernel's to find. */
+	req.buf = 0;
+	CHECK_EQ(ring_queue(&ring, &req), 0);
+	CHECK_EQ(ring_drain(&ring), 0);
+	CHECK_EQ(req.plain_result, -EFAULT);
+	req.buf = 2;
+	CHECK_EQ(ring_queue(&ring, &req), -EINVAL);
+	req.buf = 0;
+	req.iov = both;
+	req.niov = 2;
+	CHECK_EQ(ring_queue(&ring, &req), -EINVAL);
+	ring_destroy(&ring);
+	/* A ring without buffers has no such operation. */
+	CHECK_EQ(ring_init(&ring, 2, &file, 1, RING_RESTRICT), 0);
+	req.niov = 1;
+	CHECK_EQ(ring_queue(&ring, &req), -EINVAL);
+	ring_destroy(&ring);
+	CHECK_EQ(setenv("THAW_IO", "plain", 1), 0);
+	CHECK_EQ(ring_init_fixed(&ring, 2, &file, 1, RING_RESTRICT, iovs, 2), -EOPNOTSUPP);
+	CHECK_EQ(unsetenv("THAW_IO"), 0);
+	close(file);
+}
+
 static void test_environment(void)
 {
 	int file = make_file();
@@ -265,4 +320,4 @@ static void test_environment(void)
 
 TEST_MAIN({"io_uring", test_io_uring}, {"io_plain", test_io_plain}, {"limits", test_limits},
 	  {"eventfd", test_eventfd}, {"errors", test_errors}, {"restrictions", test_restrictions},
-	  {"environment", test_environment})
+	  {"fixed", test_fixed}, {"environment", test_environment})

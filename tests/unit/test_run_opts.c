@@ -115,6 +115,7 @@ static void test_all_options(void)
 	CHECK_EQ(opts.user.gid, 2000);
 	CHECK_STR(opts.template_name, "d");
 	CHECK_STR(opts.strategy, "copy");
+	CHECK(!opts.populate && !opts.prefault && !opts.huge && !opts.threads);
 	CHECK_STR(opts.json_path, "r.json");
 	CHECK_EQ(opts.timeout_ns, 1500000000);
 	CHECK_STR(opts.hostname, "h-1.x");
@@ -176,6 +177,11 @@ static void test_refused(void)
 	refused("d|-w|tmp|--|x", "absolute path");
 	refused("d|--strategy|nope|--|x", "'nope' is not a restore strategy; there are:");
 	refused("d|--strategy|nope|--|x", " mmap");
+	refused("d|--populate|some|--|x", "expected off, read, write or both");
+	refused("d|--prefault|both|--|x", "expected on or off");
+	refused("d|--huge|2M|--|x", "expected none or thp");
+	refused("d|--threads|0|--|x", "expected 1 to 64");
+	refused("d|--threads|65|--|x", "expected 1 to 64");
 	refused("d|--timeout|0|--|x", "--timeout");
 	refused("d|--hostname|-a|--|x", "--hostname");
 	refused("d|--hostname|a..b|--|x", "--hostname");

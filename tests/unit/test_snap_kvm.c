@@ -6,6 +6,7 @@
 
 #include "tests/unit/snapshot_fixture.h"
 #include "vmm/kvm/vm.h"
+#include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/snapshot/write.h"
 
@@ -180,9 +181,140 @@ static void test_copy(void)
 	run(2, 256 * MIB, "copy");
 }
 
+static void test_uring(void)
+{
+	run(1, 4 * GIB, "uring");
+}
+
+static void test_memfd(void)
+{
+	run(1, 4 * GIB, "memfd");
+}
+
 static void test_many_vcpus_high_ram(void)
 {
 	run(8, 4 * GIB, NULL);
+}
+
+/** restore_with() - a clone by @opts, and its end. Return: what snap_restore() said. */
+static int restore_with(struct snap *snap, struct snap_restore_opts *opts)
+{
+	static struct vm clone;
+	struct vm_config cfg = {.console_fd = -1, .ctl_fd = -1, .vsock_listen_fd = -1};
+	int ret;
+
+	cfg.disk_delta_fd = temp_file(DISK_BYTES);
+	snap_vm_config(snap, &cfg);
+	vm_init(&clone, &cfg);
+	capture_begin(&capture);
+	ret = snap_restore(snap, &clone, opts);
+	capture_end(&capture);
+	if (!ret) {
+		CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB - 1], 0x77);
+		CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB], 0);
+	}
+	vm_destroy(&clone);
+	close(cfg.disk_delta_fd);
+	return ret;
+}
+
+/** The hot set of @snap: some pages with data, read and written. */
+static void write_hot(const struct snap *snap)
+{
+	static const struct snap_hot_run runs[] = {
+		{.gpa = 0x10000, .npages = 3, .kind = SNAP_HOT_READ},
+		{.gpa = 0x20000, .npages = 5, .kind = SNAP_HOT_WRITE},
+	};
+	char path[128];
+	size_t len;
+	void *buf;
+
+	CHECK_EQ(snap_hot_build(runs, ARRAY_SIZE(runs), snap->view.header->digest, &buf, &len), 0);
+	CHECK_EQ(chmod(first, 0700), 0);
+	snprintf(path, sizeof(path), "%s/hot", first);
+	file_write(path, buf, len);
+	free(buf);
+}
+
+static void check_options(struct snap *snap)
+{
+	const int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	const bool has_prefault =
+		ioctl(kvm, KVM_CHECK_EXTENSION, 236 /* KVM_CAP_PRE_FAULT_MEMORY */) > 0;
+	struct snap_restore_opts habit = {0}, both = {.populate = SNAP_POPULATE_BOTH},
+				 on = {.prefault = SNAP_PREFAULT_ON, .threads = 2},
+				 off = {.populate = SNAP_POPULATE_OFF,
+					.prefault = SNAP_PREFAULT_OFF},
+				 none = {.populate = SNAP_POPULATE_OFF, .threads = 2},
+				 huge = {.strategy = "copy", .huge = SNAP_HUGE_PAGES_THP},
+				 memfd = {.strategy = "memfd", .memory_fd = 3};
+
+	close(kvm);
+	CHECK_EQ(restore_with(snap, &habit), 0);
+	if (has_prefault)
+		CHECK(!habit.note[0] || !strcmp(habit.note, "+no-pre-fault"));
+	else
+		CHECK_STR(habit.note, "+no-pre-fault");
+	CHECK_EQ(restore_with(snap, &off), 0);
+	CHECK_STR(off.note, "");
+	for (unsigned int threads = 0; threads <= 4; threads += 2) {
+		both.threads = threads;
+		for (const struct snap_mem_ops *const *ops = snap_mem_list(); *ops; ops++) {
+			both.strategy = (*ops)->name;
+			CHECK_EQ(restore_with(snap, &both), 0);
+		}
+	}
+	if (!has_prefault) {
+		CHECK_EQ(restore_with(snap, &on), -EOPNOTSUPP);
+		CHECK_LOGGED(&capture, "KVM_PRE_FAULT_MEMORY");
+	}
+	CHECK_EQ(restore_with(snap, &none), -EINVAL);
+	CHECK_LOGGED(&capture, "populates nothing");
+	if (restore_with(snap, &huge))
+		CHECK_LOGGED(&capture, "huge pages: ");
+	huge.strategy = "mmap";
+	CHECK_EQ(restore_with(snap, &huge), -EOPNOTSUPP);
+	CHECK_EQ(restore_with(snap, &memfd), -EINVAL);
+	CHECK_LOGGED(&capture, "memory descriptor 3");
+	memfd.strategy = "copy";
+	CHECK_EQ(restore_with(snap, &memfd), -EINVAL);
+	CHECK_LOGGED(&capture, "takes no memory descriptor");
+}
+
+static void test_options(void)
+{
+	static struct vm vm;
+	struct snap_restore_opts read = {.populate = SNAP_POPULATE_READ};
+	struct snap snap;
+	struct snap_mem mem;
+	struct snap_restore_opts handed = {.strategy = "memfd"};
+	char id[SNAP_DIGEST_HEX];
+
+	temp_folder(folder);
+	snprintf(first, sizeof(first), "%s/first", folder);
+	snprintf(root_path, sizeof(root_path), "%s/root.erofs", folder);
+	root_image_write(root_path, 'x', 4096);
+	boot(&vm, 1, 128 * MIB);
+	write_to(&vm, first, NULL);
+	vm_destroy(&vm);
+	CHECK_EQ(snap_open(&snap, first), 0);
+	CHECK_EQ(restore_with(&snap, &read), -ENOENT);
+	CHECK_LOGGED(&capture, "has no hot set");
+	write_hot(&snap);
+	check_options(&snap);
+	/* One memfd for many. */
+	snap_digest_hex(snap.view.header->digest, id);
+	mem = (struct snap_mem){
+		.fd = snap.memory_fd, .ranges = {{.len_bytes = 128 * MIB}}, .nranges = 1, .id = id};
+	handed.memory_fd = snap_memfd_make(&mem);
+	CHECK(handed.memory_fd > 2);
+	for (unsigned int i = 0; i < 3; i++) {
+		CHECK_EQ(restore_with(&snap, &handed), 0);
+		CHECK_EQ(handed.bytes_read, 0);
+	}
+	close(handed.memory_fd);
+	snap_close(&snap);
+	temp_folder_remove(folder);
 }
 
 static void test_refusals(void)
@@ -224,4 +356,5 @@ static void test_refusals(void)
 }
 
 TEST_MAIN({"setup", setup}, {"one_vcpu", test_one_vcpu}, {"copy", test_copy},
-	  {"many_vcpus_high_ram", test_many_vcpus_high_ram}, {"refusals", test_refusals})
+	  {"many_vcpus_high_ram", test_many_vcpus_high_ram}, {"uring", test_uring},
+	  {"memfd", test_memfd}, {"options", test_options}, {"refusals", test_refusals})

@@ -52,6 +52,15 @@ static void test_restore(void)
 	CHECK_STR(o.folder, "folder");
 	CHECK_STR(o.strategy, "copy");
 	CHECK(o.replace && o.keep_running);
+	CHECK(!o.populate && !o.prefault && !o.huge && !o.threads && !o.memory_fd);
+	CHECK_EQ(PARSE(&o, "restore", "folder", "--populate", "read", "--prefault=on", "--huge",
+		       "thp", "--threads", "64", "--strategy", "memfd", "--memory-fd", "3"),
+		 0);
+	CHECK_EQ(o.populate, SNAP_POPULATE_READ);
+	CHECK_EQ(o.prefault, SNAP_PREFAULT_ON);
+	CHECK_EQ(o.huge, SNAP_HUGE_PAGES_THP);
+	CHECK_EQ(o.threads, 64);
+	CHECK_EQ(o.memory_fd, 3);
 	CHECK_EQ(PARSE(&o, "--help"), 0);
 	CHECK_EQ(o.command, OPTS_HELP);
 	CHECK_EQ(PARSE(&o, "restore", "--help"), 0);
@@ -102,6 +111,13 @@ static void test_refusals(void)
 	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3");
 	REFUSE("--strategy mmap", "restore", "d", "--hot-fd", "3", "--strategy", "ws");
 	REFUSE("--hostname", "restore", "d", "--hostname", "");
+	REFUSE("off, read, write or both", "restore", "d", "--populate", "all");
+	REFUSE("on or off", "restore", "d", "--prefault", "1");
+	REFUSE("none or thp", "restore", "d", "--huge", "1G");
+	REFUSE("1 to 64", "restore", "d", "--threads", "65");
+	REFUSE("above 2", "restore", "d", "--strategy", "memfd", "--memory-fd", "2");
+	REFUSE("--strategy memfd", "restore", "d", "--memory-fd", "3");
+	REFUSE("--populate", "boot", "--populate", "off");
 	REFUSE("--wait needs --ctl-fd", "restore", "d", "--wait");
 	REFUSE("--wait", "boot", "--wait");
 	REFUSE("a VM that waits", "restore", "d", "--wait", "--ctl-fd", "3", "--request-fd", "4");

@@ -75,11 +75,29 @@ static int lock_template(struct run *run)
 	return run->lock_fd;
 }
 
+/** The options of the restore that were given. Return: how many words. */
+static size_t add_restore_options(const struct run_opts *opts, const char **argv)
+{
+	const char *const given[][2] = {{"--populate", opts->populate},
+					{"--prefault", opts->prefault},
+					{"--huge", opts->huge},
+					{"--threads", opts->threads}};
+	size_t n = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(given); i++) {
+		if (!given[i][1])
+			continue;
+		argv[n++] = given[i][0];
+		argv[n++] = given[i][1];
+	}
+	return n;
+}
+
 static int start_vmm(struct run *run)
 {
 	struct vmmproc_opts vmm_opts = {.output_fd = -1, .log_fd = -1, .file_fd = run->request_fd};
 	char folder[PATH_MAX], scratch[PATH_MAX];
-	const char *argv[20];
+	const char *argv[32];
 	size_t n = 0;
 	int ret;
 
@@ -97,6 +115,7 @@ static int start_vmm(struct run *run)
 	argv[n++] = scratch;
 	argv[n++] = "--ctl-fd";
 	argv[n++] = VMMPROC_CTL_TEXT;
+	n += add_restore_options(&run->opts, argv + n);
 	if (run->opts.hostname) {
 		argv[n++] = "--hostname";
 		argv[n++] = run->opts.hostname;

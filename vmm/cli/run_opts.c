@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/snapshot/restore_opts.h"
 #include "vmm/util/util.h"
 
 /** The kernel's (uid_t)-1 means "no change" to setuid(2): not a user. */
@@ -93,6 +94,42 @@ static int parse_cwd(void *dest, const char *value, const char **why)
 	return 0;
 }
 
+static int parse_populate(void *dest, const char *value, const char **why)
+{
+	enum snap_populate populate;
+
+	*why = "expected " SNAP_POPULATE_WORDS;
+	*(const char **)dest = value;
+	return snap_populate_parse(value, &populate) ? 0 : -EINVAL;
+}
+
+static int parse_prefault(void *dest, const char *value, const char **why)
+{
+	enum snap_prefault prefault;
+
+	*why = "expected " SNAP_PREFAULT_WORDS;
+	*(const char **)dest = value;
+	return snap_prefault_parse(value, &prefault) ? 0 : -EINVAL;
+}
+
+static int parse_huge(void *dest, const char *value, const char **why)
+{
+	enum snap_huge_pages huge;
+
+	*why = "expected " SNAP_HUGE_WORDS;
+	*(const char **)dest = value;
+	return snap_huge_parse(value, &huge) ? 0 : -EINVAL;
+}
+
+static int parse_threads(void *dest, const char *value, const char **why)
+{
+	u64 threads;
+
+	*why = "expected 1 to 64";
+	*(const char **)dest = value;
+	return parse_u64(value, 1, SNAP_THREADS_MAX, &threads);
+}
+
 #define FIELD(field) offsetof(struct run_opts, field)
 
 static const struct optparse_spec run_specs[] = {
@@ -107,6 +144,16 @@ static const struct optparse_spec run_specs[] = {
 	 "pass stdin on; without it the command's is /dev/null", NULL},
 	{"strategy", 0, "NAME", optparse_string, FIELD(strategy),
 	 "how guest memory comes back: see below", NULL},
+	{"populate", 0, "WHAT", parse_populate, FIELD(populate),
+	 "of the pages a first command needs, ahead: off, read,\nwrite or both (default: the "
+	 "strategy's habit)",
+	 NULL},
+	{"prefault", 0, "on|off", parse_prefault, FIELD(prefault),
+	 "map them into the guest ahead (default: the\nstrategy's habit)", NULL},
+	{"huge", 0, "none|thp", parse_huge, FIELD(huge), "transparent huge pages (default none)",
+	 NULL},
+	{"threads", 0, "N", parse_threads, FIELD(threads), "that populate, 1 to 64 (default 1)",
+	 NULL},
 	{"no-pool", 0, NULL, optparse_flag, FIELD(no_pool),
 	 "do not take a machine of the template's pool", NULL},
 	{"json", 0, "FILE", optparse_string, FIELD(json_path),

@@ -20,7 +20,9 @@ struct run_user {
 struct run_opts {
 	const char *template_name;
 	const char *strategy; /* NULL: the default */
-	const char *cwd;      /* NULL: / */
+	/* Handed on to thaw-vmm, as words; NULL: not given. */
+	const char *populate, *prefault, *huge, *threads;
+	const char *cwd; /* NULL: / */
 	const char *json_path;
 	const char *hostname;
 	const char *console_path;

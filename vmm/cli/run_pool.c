@@ -14,7 +14,8 @@
 
 static bool passes_by(const struct run_opts *opts)
 {
-	return opts->no_pool || opts->strategy || opts->console_path;
+	return opts->no_pool || opts->strategy || opts->populate || opts->prefault || opts->huge ||
+	       opts->threads || opts->console_path;
 }
 
 static int start(struct vmmproc *vmm, const char *hostname, int request_fd)
