@@ -278,6 +278,7 @@ static int session_restore(struct session *session)
 	const struct opts *opts = session->opts;
 	struct snap_restore_opts restore = {
 		.strategy = opts->strategy,
+		.fault_window_bytes = opts->fault_window_bytes,
 		.populate = opts->populate,
 		.prefault = opts->prefault,
 		.huge = opts->huge,

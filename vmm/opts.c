@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "vmm/kvm/layout.h"
+#include "vmm/snapshot/pager.h"
 #include "vmm/util/util.h"
 
 /** Parse @text into @field. Return: NULL, or what would have been right. */
@@ -67,6 +68,17 @@ static const char *opts_parse_disk(void *field, const char *text)
 	return NULL;
 }
 
+static const char *opts_parse_window(void *field, const char *text)
+{
+	u64 bytes;
+
+	if (parse_size(text, &bytes) || bytes < PAGE_SIZE_BYTES || bytes > PAGER_WINDOW_MAX_BYTES ||
+	    bytes & (bytes - 1))
+		return "must be a power of two from 4K to 2M";
+	*(u64 *)field = bytes;
+	return NULL;
+}
+
 static const char *opts_parse_populate(void *field, const char *text)
 {
 	return snap_populate_parse(text, field) ? NULL : "must be " SNAP_POPULATE_WORDS;
@@ -122,6 +134,8 @@ static const struct opts_option opts_table[] = {
 	 "a serial port that prints to the console's file"},
 	{"--strategy", "NAME", OPTS_RESTORE, opts_parse_text, FIELD(strategy),
 	 "how guest memory comes back"},
+	{"--fault-window", "SIZE", OPTS_RESTORE, opts_parse_window, FIELD(fault_window_bytes),
+	 "with --strategy uffd: how much is brought at a page fault, 4K to 2M"},
 	{"--populate", "WHAT", OPTS_RESTORE, opts_parse_populate, FIELD(populate),
 	 "of the hot set, ahead: " SNAP_POPULATE_WORDS "; default: the strategy's habit"},
 	{"--prefault", "on|off", OPTS_RESTORE, opts_parse_prefault, FIELD(prefault),
@@ -232,6 +246,8 @@ static const char *opts_check(const struct opts *opts)
 		return "--disk-base needs --disk-size";
 	if (opts->hot_fd >= 0 && (!opts->strategy || strcmp(opts->strategy, "mmap") != 0))
 		return "--hot-fd needs --strategy mmap";
+	if (opts->fault_window_bytes && (!opts->strategy || strcmp(opts->strategy, "uffd") != 0))
+		return "--fault-window needs --strategy uffd";
 	if (opts->wait && opts->ctl_fd < 0)
 		return "--wait needs --ctl-fd";
 	if (opts->zygote_fd >= 0 &&

@@ -24,6 +24,7 @@ struct opts {
 	bool serial;
 	/* restore */
 	const char *folder, *strategy, *parent;
+	u64 fault_window_bytes; /* 0: not given */
 	int hot_fd;    /* -1: not given */
 	int zygote_fd; /* -1: not given */
 	bool wait;

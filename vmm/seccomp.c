@@ -18,6 +18,7 @@
 #include <linux/filter.h>
 #include <linux/kvm.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,8 +35,11 @@ enum seccomp_who {
 	SNAP = 1u << 2,	 /* the event loop, if it may write a snapshot */
 	PATHS = 1u << 3, /* both, if guest streams go to paths */
 	SANITIZER = 1u << 4,
-	WAIT = 1u << 5, /* the event loop, if the VM waits for its start */
+	PAGER = 1u << 6,   /* a page fault server */
+	WATCHER = 1u << 7, /* the thread that watches the page fault servers */
+	WAIT = 1u << 5,	   /* the event loop, if the VM waits for its start */
 	BOTH = LOOP | VCPU,
+	EACH = BOTH | PAGER | WATCHER,
 };
 
 enum seccomp_check {
@@ -51,58 +55,64 @@ static const struct seccomp_rule {
 	unsigned int who;
 	enum seccomp_check check;
 } seccomp_rules[] = {
-	{__NR_ioctl, BOTH, CHECK_IOCTL},     /* KVM */
-	{__NR_epoll_wait, LOOP, 0},	     /* the event loop waits */
-	{__NR_futex, BOTH, 0},		     /* dev_lock, the rendezvous, thread ends */
-	{__NR_read, BOTH, 0},		     /* eventfds, signalfd, vsock sockets */
-	{__NR_write, BOTH, 0},		     /* eventfds, console, vsock sockets, log */
-	{__NR_readv, BOTH, 0},		     /* vsock sockets into guest memory */
-	{__NR_writev, BOTH, 0},		     /* guest memory to vsock sockets, console */
-	{__NR_sendmsg, BOTH, 0},	     /* vsock sockets, control channel */
-	{__NR_recvmsg, BOTH, 0},	     /* vsock sockets, control channel */
-	{__NR_sendto, BOTH, 0},		     /* vsock sockets: send() */
-	{__NR_recvfrom, BOTH, 0},	     /* vsock listener's clients: recv() */
-	{__NR_epoll_ctl, BOTH, 0},	     /* watch and forget sockets */
-	{__NR_io_uring_enter, BOTH, 0},	     /* disk requests; the ring is restricted */
-	{__NR_preadv, BOTH, 0},		     /* disk requests without io_uring */
-	{__NR_pwritev, BOTH, 0},	     /* disk requests without io_uring */
-	{__NR_pread64, BOTH, 0},	     /* disk requests without io_uring */
-	{__NR_pwrite64, BOTH, 0},	     /* disk requests without io_uring */
-	{__NR_fdatasync, BOTH, 0},	     /* disk flush without io_uring */
-	{__NR_fallocate, BOTH, 0},	     /* disk discard without io_uring */
-	{__NR_close, BOTH, 0},		     /* streams that end */
-	{__NR_shutdown, BOTH, 0},	     /* half-closed streams */
-	{__NR_getsockopt, BOTH, 0},	     /* is what the owner passed a socket? */
-	{__NR_setsockopt, BOTH, 0},	     /* buffer sizes of streams */
-	{__NR_fcntl, BOTH, 0},		     /* O_NONBLOCK on streams */
-	{__NR_accept4, LOOP, 0},	     /* vsock listener */
-	{__NR_socketpair, BOTH, CHECK_UNIX}, /* guest-initiated streams for the owner */
-	{__NR_socket, PATHS, CHECK_UNIX},    /* guest-initiated streams to a path */
-	{__NR_connect, PATHS, 0},	     /* guest-initiated streams to a path */
-	{__NR_unlink, PATHS, 0},	     /* the listener's own path, at the end */
-	{__NR_poll, BOTH, 0},		     /* can the console take more? */
-	{__NR_ppoll, BOTH, 0},		     /* the same, by another name in libc */
-	{__NR_clock_nanosleep, BOTH,
-	 0},			       /* disk requests drained while the kernel is out of memory */
-	{__NR_getrandom, BOTH, 0},     /* virtio-rng; heap checks of libc */
-	{__NR_clock_gettime, BOTH, 0}, /* where the vDSO has no fast clock */
-	{__NR_gettimeofday, BOTH, 0},  /* the same */
-	{__NR_brk, BOTH, 0},	       /* heap */
-	{__NR_mmap, BOTH, CHECK_NO_EXEC},     /* heap, stream buffers */
-	{__NR_mprotect, BOTH, CHECK_NO_EXEC}, /* heap, thread stacks */
-	{__NR_munmap, BOTH, 0},		      /* heap, stream buffers */
-	{__NR_mremap, BOTH, 0},		      /* realloc of large blocks */
-	{__NR_madvise, BOTH, 0},	      /* stack of a thread that ends; heap trim */
-	{__NR_tgkill, BOTH, CHECK_SELF},      /* kick a vCPU; abort() */
-	{__NR_getpid, BOTH, 0},		      /* abort(), pthread_kill() */
-	{__NR_gettid, BOTH, 0},		      /* abort(), pthread_kill() */
-	{__NR_rt_sigprocmask, BOTH, 0},	      /* pthread_kill(), thread ends */
-	{__NR_rt_sigaction, BOTH, 0},	      /* abort() */
-	{__NR_rt_sigreturn, BOTH, 0},	      /* return from the kick's handler */
-	{__NR_restart_syscall, BOTH, 0},      /* after a stop and continue */
-	{__NR_rseq, VCPU, 0},		      /* thread end in some libcs */
-	{__NR_exit, BOTH, 0},		      /* end of a thread */
-	{__NR_exit_group, BOTH, 0},	      /* end of the process */
+	{__NR_ioctl, BOTH | PAGER, CHECK_IOCTL}, /* KVM; userfaultfd */
+	{__NR_epoll_wait, LOOP, 0},		 /* the event loop waits */
+	{__NR_futex, BOTH | WATCHER, 0},	 /* dev_lock, the rendezvous, thread ends */
+	{__NR_read, BOTH | PAGER, 0}, /* eventfds, signalfd, vsock sockets, userfaultfd */
+	{__NR_write, BOTH | PAGER | WATCHER, 0}, /* eventfds, console, vsock sockets, log */
+	{__NR_readv, BOTH, 0},			 /* vsock sockets into guest memory */
+	{__NR_writev, BOTH, 0},			 /* guest memory to vsock sockets, console */
+	{__NR_sendmsg, BOTH | WATCHER, 0},	 /* vsock sockets, control channel */
+	{__NR_recvmsg, BOTH, 0},		 /* vsock sockets, control channel */
+	{__NR_sendto, BOTH | PAGER | WATCHER,
+	 0},				  /* vsock sockets: send(); server to VMM and back */
+	{__NR_recvfrom, BOTH | PAGER, 0}, /* vsock listener's clients: recv(); a server's task */
+	{__NR_epoll_ctl, BOTH, 0},	  /* watch and forget sockets */
+	{__NR_io_uring_enter, BOTH | PAGER, 0}, /* disk, memory file; the ring is restricted */
+	{__NR_preadv, BOTH | PAGER, 0},		/* disk, memory file without io_uring */
+	{__NR_pwritev, BOTH, 0},		/* disk requests without io_uring */
+	{__NR_pread64, BOTH, 0},		/* disk requests without io_uring */
+	{__NR_pwrite64, BOTH, 0},		/* disk requests without io_uring */
+	{__NR_fdatasync, BOTH, 0},		/* disk flush without io_uring */
+	{__NR_fallocate, BOTH, 0},		/* disk discard without io_uring */
+	{__NR_close, BOTH | WATCHER, 0},	/* streams that end; a dead server's pidfd */
+	{__NR_shutdown, BOTH, 0},		/* half-closed streams */
+	{__NR_getsockopt, BOTH, 0},		/* is what the owner passed a socket? */
+	{__NR_setsockopt, BOTH, 0},		/* buffer sizes of streams */
+	{__NR_fcntl, BOTH, 0},			/* O_NONBLOCK on streams */
+	{__NR_accept4, LOOP, 0},		/* vsock listener */
+	{__NR_socketpair, BOTH, CHECK_UNIX},	/* guest-initiated streams for the owner */
+	{__NR_socket, PATHS, CHECK_UNIX},	/* guest-initiated streams to a path */
+	{__NR_connect, PATHS, 0},		/* guest-initiated streams to a path */
+	{__NR_unlink, PATHS, 0},		/* the listener's own path, at the end */
+	{__NR_poll, BOTH | PAGER | WATCHER,
+	 0}, /* can the console take more? a server, its watcher */
+	{__NR_ppoll, BOTH | PAGER | WATCHER, 0}, /* the same, by another name in libc */
+	{__NR_clock_nanosleep, BOTH | PAGER, 0}, /* while the kernel is out of memory */
+	{__NR_getrandom, BOTH, 0},		 /* virtio-rng; heap checks of libc */
+	{__NR_clock_gettime, BOTH | PAGER, 0},	 /* where the vDSO has no fast clock */
+	{__NR_gettimeofday, BOTH, 0},		 /* the same */
+	{__NR_brk, BOTH, 0},			 /* heap */
+	{__NR_mmap, BOTH, CHECK_NO_EXEC},	 /* heap, stream buffers */
+	{__NR_mprotect, BOTH, CHECK_NO_EXEC},	 /* heap, thread stacks */
+	{__NR_munmap, BOTH | WATCHER, 0},	 /* heap, stream buffers; a thread's end */
+	{__NR_mremap, BOTH, 0},			 /* realloc of large blocks */
+	{__NR_madvise, BOTH | WATCHER, 0},	 /* stack of a thread that ends; heap trim */
+	{__NR_tgkill, EACH, CHECK_SELF},	 /* kick a vCPU; abort() */
+	{__NR_getpid, EACH, 0},			 /* abort(), pthread_kill() */
+	{__NR_gettid, EACH, 0},			 /* abort(), pthread_kill() */
+	{__NR_rt_sigprocmask, EACH, 0},		 /* pthread_kill(), thread ends */
+	{__NR_rt_sigaction, EACH, 0},		 /* abort() */
+	{__NR_rt_sigreturn, BOTH, 0},		 /* return from the kick's handler */
+	{__NR_restart_syscall, EACH, 0},	 /* after a stop and continue */
+	{__NR_rseq, VCPU | WATCHER, 0},		 /* thread end in some libcs */
+	{__NR_exit, BOTH | WATCHER, 0},		 /* end of a thread */
+	{__NR_exit_group, EACH, 0},		 /* end of the process */
+
+	{__NR_waitid, WATCHER, 0},   /* how a server ended */
+	{__NR_lseek, PAGER, 0},	     /* SEEK_DATA and SEEK_HOLE */
+	{__NR_newfstatat, PAGER, 0}, /* did the memory file shrink? */
+	{__NR_fstat, PAGER, 0},	     /* the same */
 
 	{__NR_openat, SNAP, 0},		   /* the snapshot's files, if not open yet */
 	{__NR_mkdirat, SNAP, 0},	   /* the temporary folder */
@@ -149,7 +159,10 @@ static const struct {
 	unsigned int who;
 } seccomp_ioctls[] = {
 	{KVM_RUN, VCPU},
-	{KVM_SIGNAL_MSI, BOTH},	   /* interrupts */
+	{KVM_SIGNAL_MSI, BOTH}, /* interrupts */
+	{UFFDIO_COPY, PAGER},
+	{UFFDIO_ZEROPAGE, PAGER},
+	{UFFDIO_WAKE, PAGER},
 	{KVM_GET_REGS, BOTH},	   /* where a vCPU failed; snapshot */
 	{KVM_KVMCLOCK_CTRL, LOOP}, /* after a pause */
 	{KVM_SET_CLOCK, WAIT},	   /* the clocks go on from the snapshot, not from the set-up */
@@ -297,4 +310,14 @@ int seccomp_apply_vcpu(unsigned int options)
 {
 	return seccomp_apply(VCPU | (options & SECCOMP_VSOCK_PATH ? PATHS : 0) |
 			     (options & SECCOMP_SANITIZER ? SANITIZER : 0));
+}
+
+int seccomp_apply_pager(unsigned int options)
+{
+	return seccomp_apply(PAGER | (options & SECCOMP_SANITIZER ? SANITIZER : 0));
+}
+
+int seccomp_apply_watcher(unsigned int options)
+{
+	return seccomp_apply(WATCHER | (options & SECCOMP_SANITIZER ? SANITIZER : 0));
 }

@@ -14,6 +14,13 @@ enum seccomp_options {
 	SECCOMP_SANITIZER = 1u << 2,  /* built with a sanitizer: its own calls */
 };
 
+/* What every process of this build needs. */
+#ifdef THAW_SANITIZER
+#define SECCOMP_BUILD SECCOMP_SANITIZER
+#else
+#define SECCOMP_BUILD 0u
+#endif
+
 /** seccomp_apply_main() - on the main thread, after every file is open and every vCPU thread was
  * started. Return: 0 or -errno (logged). */
 int __must_check seccomp_apply_main(unsigned int options);
@@ -21,5 +28,10 @@ int __must_check seccomp_apply_main(unsigned int options);
 /** seccomp_apply_vcpu() - on a vCPU thread, before its first KVM_RUN. Return: 0 or -errno (logged).
  */
 int __must_check seccomp_apply_vcpu(unsigned int options);
+
+/** seccomp_apply_pager() - on a page fault server (snapshot/pager.h), once all is open.
+ * seccomp_apply_watcher() - on the thread that watches these. Return: 0 or -errno (logged). */
+int __must_check seccomp_apply_pager(unsigned int options);
+int __must_check seccomp_apply_watcher(unsigned int options);
 
 #endif

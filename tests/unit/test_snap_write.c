@@ -220,7 +220,7 @@ static void check_generation(const struct snap_mem_ops *ops)
 	}
 	CHECK_EQ(lseek(snap.memory_fd, 11 * MIB, SEEK_HOLE), (off_t)(11 * MIB));
 	free(want);
-	munmap(ram, RAM_BYTES);
+	snap_mem_unmap(&mem);
 	snap_close(&snap);
 	snap_close(&base);
 }

@@ -15,6 +15,7 @@
 
 #include "vmm/kvm/cpuid.h"
 #include "vmm/kvm/vm_internal.h"
+#include "vmm/snapshot/pager.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -35,6 +36,7 @@ void vm_init(struct vm *vm, const struct vm_config *cfg)
 		.listen_handler.fd = -1,
 		.signal_handler.fd = -1,
 		.wake_handler.fd = -1,
+		.pager_handler.fd = -1,
 	};
 	for (unsigned int i = 0; i < VM_VCPUS_MAX; i++)
 		vm->vcpus[i].fd = -1;
@@ -305,4 +307,6 @@ void vm_destroy(struct vm *vm)
 	if (vm->ev.epoll_fd >= 0)
 		ev_destroy(&vm->ev);
 	vm_mem_unmap(vm);
+	pager_free(vm->pager);
+	vm->pager = NULL;
 }

@@ -27,6 +27,8 @@
 #include "vmm/util/ev.h"
 #include "vmm/virtio/devices.h"
 
+struct pager;
+
 struct vm_config {
 	u64 ram_bytes;
 	unsigned int nvcpus;
@@ -111,6 +113,8 @@ struct vm {
 	pthread_mutex_t dev_lock;
 	struct vm_pause pause;
 	struct ev_handler ctl_handler, listen_handler, signal_handler, wake_handler;
+	struct pager *pager; /* brings missing pages of RAM (snapshot/pager.h), or NULL; owned */
+	struct ev_handler pager_handler;
 	struct vm_greeter
 		*greeters; /* clients of the vsock listener that did not send their line yet */
 	bool waiting;	   /* for CTL_START */

@@ -32,6 +32,7 @@
 #include "vmm/kvm/vm.h"
 #include "vmm/kvm/vm_internal.h"
 #include "vmm/seccomp.h"
+#include "vmm/snapshot/pager.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -192,6 +193,26 @@ static void vm_on_signal(struct ev_handler *handler, u32 events)
 	vm_request_stop(vm, VM_STOP_REQUESTED, 0, text);
 }
 
+/** Missing pages will not come any more: whoever touches one waits until this process has ended. */
+static void vm_on_pager_failed(struct ev_handler *handler, u32 events)
+{
+	struct vm *vm = container_of(handler, struct vm, pager_handler);
+
+	(void)events;
+	ev_del(&vm->ev, handler);
+	vm_request_stop(vm, VM_STOP_ERROR, -EIO, PAGER_FAILED_TEXT);
+}
+
+static int vm_watch_pager(struct vm *vm)
+{
+	if (!vm->pager)
+		return 0;
+	pager_tell(vm->pager, vm->cfg.ctl_fd);
+	vm->pager_handler =
+		(struct ev_handler){.fn = vm_on_pager_failed, .fd = pager_failed_fd(vm->pager)};
+	return ev_add(&vm->ev, &vm->pager_handler, EPOLLIN);
+}
+
 /** Its only use is that it interrupts KVM_RUN. */
 static void vm_kick_signal(int signo)
 {
@@ -218,6 +239,7 @@ static int vm_loop_init(struct vm *vm)
 		ret = -errno;
 	ret = ret ?: ev_add(&vm->ev, &vm->signal_handler, EPOLLIN);
 	ret = ret ?: ev_add(&vm->ev, &vm->wake_handler, EPOLLIN);
+	ret = ret ?: vm_watch_pager(vm);
 	if (ret)
 		log_err("event loop: %s", strerror(-ret));
 	return ret ?: vm_ctl_attach(vm);

@@ -6,10 +6,17 @@
 #include <sys/mman.h>
 
 #include "vmm/kvm/layout.h"
+#include "vmm/snapshot/pager.h"
 
 /* In the order of help and documentation; the first is the default. */
 static const struct snap_mem_ops *const strategies[] = {
-	&snap_mem_ws, &snap_mem_mmap, &snap_mem_copy, &snap_mem_uring, &snap_mem_memfd, NULL,
+	&snap_mem_ws,
+	&snap_mem_mmap,
+	&snap_mem_copy,
+	&snap_mem_uring,
+	&snap_mem_memfd,
+	&snap_mem_uffd,
+	NULL,
 };
 
 void snap_mem_ranges(struct snap_mem *mem, u64 ram_bytes)
@@ -30,6 +37,8 @@ void snap_mem_unmap(struct snap_mem *mem)
 			munmap(mem->ranges[i].hva, mem->ranges[i].len_bytes);
 		mem->ranges[i].hva = NULL;
 	}
+	pager_free(mem->pager);
+	mem->pager = NULL;
 }
 
 const struct snap_mem_ops *snap_mem_find(const char *name)

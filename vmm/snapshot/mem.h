@@ -23,8 +23,10 @@ struct snap_mem {
 	int memory_fd;	/* in: for "memfd", a descriptor above 2 prepared by snap_memfd_make(); not
 			   owned. 0: none */
 	const char *id; /* in: the snapshot's, for "memfd"; NULL: "" */
+	u64 fault_window_bytes; /* in: for "uffd", struct pager_config.window_bytes; 0: the default */
 	u64 bytes_read; /* out: what the strategy itself read from the file */
 	bool plain_io;	/* out: io_uring could not be had and pread was used */
+	struct pager *pager; /* out: "uffd": who brings the pages (pager.h); the caller's to free */
 	const char *note; /* out: what else was not done as its documentation says; or NULL */
 };
 
@@ -49,12 +51,13 @@ struct snap_mem_ops {
 	 */
 	enum snap_huge { SNAP_HUGE_NONE = 0, SNAP_HUGE_ANON, SNAP_HUGE_SHMEM } huge;
 	bool takes_memory_fd;
+	bool takes_fault_window;
 };
 
 /** snap_mem_ranges() - where @ram_bytes of RAM lie, into @mem. */
 void snap_mem_ranges(struct snap_mem *mem, u64 ram_bytes);
 
-/** snap_mem_unmap() - every range that is mapped. */
+/** snap_mem_unmap() - every range that is mapped; its pager ends. */
 void snap_mem_unmap(struct snap_mem *mem);
 
 /** snap_mem_find() - strategy by name; NULL = the default ("ws"). Return: NULL when there is none
@@ -91,6 +94,7 @@ int __must_check snap_memfd_make(struct snap_mem *mem);
 extern const struct snap_mem_ops snap_mem_copy;
 extern const struct snap_mem_ops snap_mem_memfd;
 extern const struct snap_mem_ops snap_mem_mmap;
+extern const struct snap_mem_ops snap_mem_uffd;
 extern const struct snap_mem_ops snap_mem_uring;
 extern const struct snap_mem_ops snap_mem_ws;
 

@@ -58,6 +58,11 @@ static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_op
 
 	snap_digest_hex(snap_root(snap)->view.header->digest, id);
 	snap_mem_ranges(&mem, ram_bytes);
+	if (opts->fault_window_bytes && !ops->takes_fault_window) {
+		log_err("%s: strategy %s has no fault window", snap->path, ops->name);
+		return -EINVAL;
+	}
+	mem.fault_window_bytes = opts->fault_window_bytes;
 	ret = ops->map(&mem);
 	if (!ret) {
 		ret = snap_diff_overlay(snap, &mem, ops->eager);
@@ -74,6 +79,7 @@ static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_op
 			strerror(-ret));
 		return ret;
 	}
+	vm->pager = mem.pager;
 	if (opts->recorder) {
 		ret = snap_hot_record_start(opts->recorder, &mem);
 		if (ret)
