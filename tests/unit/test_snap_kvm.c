@@ -225,11 +225,19 @@ static void write_hot(const struct snap *snap)
 		{.gpa = 0x10000, .npages = 3, .kind = SNAP_HOT_READ},
 		{.gpa = 0x20000, .npages = 5, .kind = SNAP_HOT_WRITE},
 	};
+	static const struct snap_hot_info info = {.recorder = SNAP_HOT_PAGEMAP,
+						  .rule = SNAP_HOT_UNION,
+						  .threshold = 1,
+						  .nclones = 1,
+						  .ncommands = 1,
+						  .union_pages = 8};
 	char path[128];
 	size_t len;
 	void *buf;
 
-	CHECK_EQ(snap_hot_build(runs, ARRAY_SIZE(runs), snap->view.header->digest, &buf, &len), 0);
+	CHECK_EQ(snap_hot_build(runs, ARRAY_SIZE(runs), &info, snap->view.header->digest, &buf,
+				&len),
+		 0);
 	CHECK_EQ(chmod(first, 0700), 0);
 	snprintf(path, sizeof(path), "%s/hot", first);
 	file_write(path, buf, len);
