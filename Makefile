@@ -47,7 +47,7 @@ VIRTIO_SRCS := vmm/virtio/virtq.c vmm/virtio/virtio.c vmm/virtio/mmio.c vmm/virt
 
 SNAPSHOT_SRCS := vmm/snapshot/digest.c vmm/snapshot/parse.c vmm/snapshot/build.c vmm/snapshot/manifest.c vmm/snapshot/cpu.c \
 	vmm/snapshot/cpu_names.c vmm/snapshot/open.c vmm/snapshot/verify.c vmm/snapshot/mem.c vmm/snapshot/mem_mmap.c \
-	vmm/snapshot/mem_copy.c vmm/snapshot/mem_ws.c vmm/snapshot/mem_map.c vmm/snapshot/mem_memfd.c vmm/snapshot/mem_uring.c vmm/snapshot/restore_opts.c vmm/snapshot/warm.c vmm/snapshot/warm_populate.c vmm/snapshot/warm_fetch.c vmm/snapshot/hot.c vmm/snapshot/hot_record.c vmm/snapshot/bulk.c vmm/snapshot/diff.c vmm/snapshot/write_mem.c vmm/snapshot/write_diff.c vmm/snapshot/flatten.c vmm/snapshot/write_dir.c vmm/snapshot/write.c \
+	vmm/snapshot/mem_copy.c vmm/snapshot/mem_ws.c vmm/snapshot/mem_map.c vmm/snapshot/mem_memfd.c vmm/snapshot/mem_uring.c vmm/snapshot/mem_uffd.c vmm/snapshot/pager.c vmm/snapshot/pager_server.c vmm/snapshot/restore_opts.c vmm/snapshot/warm.c vmm/snapshot/warm_populate.c vmm/snapshot/warm_fetch.c vmm/snapshot/hot.c vmm/snapshot/hot_record.c vmm/snapshot/bulk.c vmm/snapshot/diff.c vmm/snapshot/write_mem.c vmm/snapshot/write_diff.c vmm/snapshot/flatten.c vmm/snapshot/write_dir.c vmm/snapshot/write.c \
 	vmm/snapshot/collect.c vmm/snapshot/restore.c
 
 CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_request.c vmm/cli/cli.c vmm/cli/optparse.c vmm/cli/run_opts.c vmm/cli/run.c vmm/cli/recipe.c vmm/cli/state.c vmm/cli/vmmproc.c \
@@ -65,7 +65,7 @@ HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm
 
 LIB_SRCS := $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
-UNIT_TESTS := test_hot test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
+UNIT_TESTS := test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_diff test_snap_kvm test_frame test_exec
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame

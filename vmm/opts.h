@@ -25,8 +25,8 @@ struct opts {
 	/* restore */
 	const char *folder, *strategy, *parent;
 	u64 fault_window_bytes; /* 0: not given */
-	int hot_fd;    /* -1: not given */
-	int zygote_fd; /* -1: not given */
+	int hot_fd;		/* -1: not given */
+	int zygote_fd;		/* -1: not given */
 	bool wait;
 	enum snap_populate populate;
 	enum snap_prefault prefault;

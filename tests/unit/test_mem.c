@@ -99,8 +99,7 @@ static void check_strategy(const struct snap_mem_ops *ops)
 	    !strcmp(ops->name, "memfd"))
 		CHECK(mem.bytes_read >= 2 * MIB + 6 * 4096 && mem.bytes_read < 4 * MIB);
 	CHECK(!mem.note);
-	for (unsigned int r = 0; r < mem.nranges; r++)
-		CHECK_EQ(munmap(mem.ranges[r].hva, mem.ranges[r].len_bytes), 0);
+	snap_mem_unmap(&mem);
 	close(fd);
 }
 
@@ -120,8 +119,7 @@ static void test_plain(void)
 	CHECK_EQ(snap_mem_copy.map(&mem), 0);
 	CHECK(mem.plain_io);
 	CHECK_EQ(unsetenv("THAW_IO"), 0);
-	for (unsigned int r = 0; r < mem.nranges; r++)
-		munmap(mem.ranges[r].hva, mem.ranges[r].len_bytes);
+	snap_mem_unmap(&mem);
 	close(fd);
 }
 

@@ -181,6 +181,11 @@ static void test_copy(void)
 	run(2, 256 * MIB, "copy");
 }
 
+static void test_uffd(void)
+{
+	run(2, 256 * MIB, "uffd");
+}
+
 static void test_uring(void)
 {
 	run(1, 4 * GIB, "uring");
@@ -365,4 +370,5 @@ static void test_refusals(void)
 
 TEST_MAIN({"setup", setup}, {"one_vcpu", test_one_vcpu}, {"copy", test_copy},
 	  {"many_vcpus_high_ram", test_many_vcpus_high_ram}, {"uring", test_uring},
-	  {"memfd", test_memfd}, {"options", test_options}, {"refusals", test_refusals})
+	  {"memfd", test_memfd}, {"uffd", test_uffd}, {"options", test_options},
+	  {"refusals", test_refusals})

@@ -56,13 +56,13 @@ static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_op
 			       .id = id};
 	int ret;
 
-	snap_digest_hex(snap_root(snap)->view.header->digest, id);
-	snap_mem_ranges(&mem, ram_bytes);
 	if (opts->fault_window_bytes && !ops->takes_fault_window) {
 		log_err("%s: strategy %s has no fault window", snap->path, ops->name);
 		return -EINVAL;
 	}
 	mem.fault_window_bytes = opts->fault_window_bytes;
+	snap_digest_hex(snap_root(snap)->view.header->digest, id);
+	snap_mem_ranges(&mem, ram_bytes);
 	ret = ops->map(&mem);
 	if (!ret) {
 		ret = snap_diff_overlay(snap, &mem, ops->eager);
