@@ -63,12 +63,19 @@ SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/d
 HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm/cli/hot_bpf.c vmm/cli/hot_show.c \
 	vmm/cli/hot_options.c vmm/cli/template_record.c
 
-LIB_SRCS := $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+# Packs: parts of both.
+PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/pack_io.c vmm/snapshot/pack_pool.c vmm/snapshot/pack_write.c \
+	vmm/snapshot/pack_read.c vmm/snapshot/pack_place.c vmm/cli/template_pack.c
+
+LIB_SRCS := $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_diff test_snap_kvm test_frame test_exec
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
+
+UNIT_TESTS += test_pack test_pack_lies
+FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote
 
@@ -94,7 +101,7 @@ SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -DTHAW_SANITIZ
 BPF_INCLUDE := -isystem build/bpf
 CPPFLAGS += -D_GNU_SOURCE -I. -I$(B)/gen $(BPF_INCLUDE)
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN_C) $(HARDEN) $(SANFLAGS) -MMD -MP $(CFLAGS)
-LIBS := -luring -ljansson -lxxhash -lpthread
+LIBS := -luring -ljansson -lxxhash -lzstd -lpthread
 # The binaries are static: they start faster, carry no loader into the jail, and run on a host with other libraries. A sanitizer can't be.
 LINK_VMM := $(if $(SAN),-pie,-static-pie) -Wl,-z,relro,-z,now
 SHIM_CFLAGS := -std=gnu11 -Os -g $(WARN_C) -fno-strict-aliasing -ffunction-sections -fdata-sections -fno-pie $(SANFLAGS) -MMD -MP
@@ -122,7 +129,7 @@ FORCE:
 
 # Asked for once, with a clear error a library.
 $(B)/probe: | $(B)/flags
-	@for lib in liburing jansson libxxhash; do $(PKG_CONFIG) --exists $$lib || \
+	@for lib in liburing jansson libxxhash libzstd; do $(PKG_CONFIG) --exists $$lib || \
 		{ echo "error: library $$lib not found by $(PKG_CONFIG); run: make deps" >&2; exit 1; }; done
 	@touch $@
 

@@ -43,7 +43,7 @@ _thaw_run() {
 _thaw_template() {
 	local verb=${COMP_WORDS[2]}
 	if ((COMP_CWORD == 2)); then
-		_thaw_fill "build record ls inspect verify flatten rm help"
+		_thaw_fill "build record ls inspect verify flatten rm export import help"
 		return
 	fi
 	case $verb:${COMP_WORDS[COMP_CWORD - 1]} in
@@ -77,6 +77,16 @@ _thaw_template() {
 	record:-*) _thaw_fill "--recorder --hot-runs --hot-rule --recipe --warm --timeout --help" ;;
 	ls:* | inspect:-*) _thaw_fill "--json --help" ;;
 	verify:-* | flatten:-* | rm:-*) _thaw_fill "--help" ;;
+	export:-*) _thaw_fill "--no-root --replace --threads --help" ;;
+	import:-*) _thaw_fill "--replace --threads --help" ;;
+	import:*) mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}") ;;
+	export:*)
+		if ((COMP_CWORD == 3)); then
+			_thaw_fill "$(_thaw_templates)"
+		else
+			mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
+		fi
+		;;
 	*) _thaw_fill "$(_thaw_templates)" ;;
 	esac
 }

@@ -420,6 +420,8 @@ static const struct cli_command template_commands[] = {
 	{"flatten", "make a template whole that is kept as a difference", template_flatten_main},
 	{"record", "record the hot set again", template_record_main},
 	{"rm", "remove templates", template_remove_main},
+	{"export", "write a template as one compressed file", template_export_main},
+	{"import", "make a template of an exported one", template_import_main},
 };
 
 int template_main(struct cli *cli, int argc, char **argv)
