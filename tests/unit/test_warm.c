@@ -5,6 +5,7 @@
 
 #include "tests/unit/snapshot_fixture.h"
 #include "vmm/kvm/vm.h"
+#include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/warm.h"
 
 #define RAM_BYTES  (128 * MIB)
@@ -137,6 +138,54 @@ static void check_fetch(bool want_plain)
 static void test_fetch(void)
 {
 	check_fetch(false);
+}
+
+/** A diff: its own pages come of its file, the others of its parent's. */
+static void test_fetch_diff(void)
+{
+	static const struct snap_diff_run held[] = {{.gpa = 0x41000, .npages = 2},
+						    {.gpa = 0x210000, .npages = 16},
+						    {.gpa = 0x900000, .npages = 1}};
+	struct snap_diff diff = {.runs = held, .nruns = ARRAY_SIZE(held), .npages = 19};
+	char diff_path[128];
+	struct snap_hot hot = hot_set();
+	struct snap snap, parent;
+	struct warm_fetch *fetch;
+	struct snap_mem mem;
+	u64 bytes_read, here = 0;
+	u8 *own, *below;
+	bool plain;
+
+	make_snap(&parent, &mem);
+	snprintf(diff_path, sizeof(diff_path), "%s/diff-memory", folder);
+	snap = parent;
+	snap.memory_fd = make_file(diff_path, DATA_BYTES, RAM_BYTES);
+	snap.diff = &diff;
+	snap.parent = &parent;
+	CHECK_EQ(snap_diff_overlay(&snap, &mem, false), 0);
+	CHECK_EQ(warm_fetch_start(&snap, &hot, &mem, &fetch, &plain), 0);
+	CHECK(fetch);
+	CHECK_EQ(warm_fetch_wait(fetch, &bytes_read), 0);
+	warm_fetch_free(fetch);
+	CHECK_EQ(bytes_read, (DATA_PAGES + ROOT_PAGES) * PAGE_SIZE_BYTES);
+	own = mmap(NULL, DATA_BYTES, PROT_READ, MAP_PRIVATE, snap.memory_fd, 0);
+	below = mmap(NULL, DATA_BYTES, PROT_READ, MAP_PRIVATE, parent.memory_fd, 0);
+	for (u64 page = 0; page < NPAGES; page++) {
+		u64 gpa = page * PAGE_SIZE_BYTES;
+		bool in_diff = false;
+
+		for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+			in_diff |= gpa >= held[i].gpa &&
+				   gpa < held[i].gpa + held[i].npages * PAGE_SIZE_BYTES;
+		CHECK_EQ(cached(own, page), in_diff && is_hot(gpa, -1));
+		CHECK_EQ(cached(below, page), !in_diff && is_hot(gpa, -1));
+		here += cached(own, page);
+	}
+	CHECK_EQ(here, 18);
+	munmap(own, DATA_BYTES);
+	munmap(below, DATA_BYTES);
+	close(snap.memory_fd);
+	drop_snap(&parent, &mem);
 }
 
 static void test_fetch_plain(void)
@@ -284,4 +333,5 @@ static void teardown(void)
 
 TEST_MAIN({"setup", setup}, {"words", test_words}, {"no hot set", test_no_hot_set},
 	  {"populate", test_populate}, {"fetch", test_fetch}, {"fetch plain", test_fetch_plain},
-	  {"fetch given up", test_fetch_given_up}, {"teardown", teardown})
+	  {"fetch diff", test_fetch_diff}, {"fetch given up", test_fetch_given_up},
+	  {"teardown", teardown})

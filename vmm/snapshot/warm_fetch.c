@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "vmm/kvm/layout.h"
+#include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/internal.h"
 #include "vmm/snapshot/warm.h"
 #include "vmm/util/log.h"
@@ -40,7 +41,8 @@
 #define FETCH_MAX_PAGES 64u /* of one read */
 #define FETCH_MINCORE	512u
 
-enum fetch_file { FETCH_MEMORY = 0, FETCH_ROOT, FETCH_NFILES };
+/* The memory file of every snapshot of a chain, from the top, then the root image. */
+#define FETCH_FILES_MAX (SNAP_CHAIN_MAX + 1)
 
 struct fetch_cold {
 	u64 offset_bytes;
@@ -58,7 +60,8 @@ struct fetch_slot {
 struct warm_fetch {
 	pthread_t thread;
 	bool running;
-	int files[FETCH_NFILES];
+	const struct snap *snap;
+	int files[FETCH_FILES_MAX];
 	unsigned int nfiles;
 	struct fetch_cold *cold; /* owned */
 	size_t ncold, room;
@@ -148,6 +151,33 @@ static void *fetch_thread(void *opaque)
 	return NULL;
 }
 
+static bool diff_has(const struct snap_diff *diff, u64 gpa)
+{
+	u32 low = 0, high = diff->nruns;
+
+	/* The last run that begins at or before @gpa. */
+	while (low < high) {
+		u32 middle = low + (high - low) / 2;
+
+		if (diff->runs[middle].gpa <= gpa)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low && gpa - diff->runs[low - 1].gpa < diff->runs[low - 1].npages * PAGE_SIZE_BYTES;
+}
+
+/** Which memory file of the chain has the page at @gpa: the first from the top. */
+static u32 fetch_memory_file(const struct warm_fetch *fetch, u64 gpa)
+{
+	const struct snap *snap = fetch->snap;
+	u32 file = 0;
+
+	for (; snap->diff && !diff_has(snap->diff, gpa); snap = snap->parent)
+		file++;
+	return file;
+}
+
 static int fetch_add_cold(struct warm_fetch *fetch, u32 file, u64 offset_bytes)
 {
 	struct fetch_cold *last = fetch->ncold ? &fetch->cold[fetch->ncold - 1] : NULL;
@@ -171,8 +201,9 @@ static int fetch_add_cold(struct warm_fetch *fetch, u32 file, u64 offset_bytes)
 	return 0;
 }
 
-/** What of @npages pages at @offset_bytes, mapped at @hva, is not in the page cache. */
-static int fetch_look(struct warm_fetch *fetch, u32 file, u8 *hva, u64 offset_bytes, u64 npages)
+/** What of @npages pages at @offset_bytes, mapped at @hva, is not in the page cache. @ram: of guest
+ * memory, where the offset is also the address; else of the root image. */
+static int fetch_look(struct warm_fetch *fetch, bool ram, u8 *hva, u64 offset_bytes, u64 npages)
 {
 	unsigned char there[FETCH_MINCORE];
 	int ret = 0;
@@ -183,9 +214,13 @@ static int fetch_look(struct warm_fetch *fetch, u32 file, u8 *hva, u64 offset_by
 		if (mincore(hva + page * PAGE_SIZE_BYTES, n * PAGE_SIZE_BYTES, there) < 0)
 			return -errno;
 		for (u64 i = 0; i < n && !ret; i++) {
+			u64 at_bytes = offset_bytes + (page + i) * PAGE_SIZE_BYTES;
+
 			if (!(there[i] & 1))
-				ret = fetch_add_cold(fetch, file,
-						     offset_bytes + (page + i) * PAGE_SIZE_BYTES);
+				ret = fetch_add_cold(fetch,
+						     ram ? fetch_memory_file(fetch, at_bytes)
+							 : fetch->nfiles - 1,
+						     at_bytes);
 		}
 	}
 	return ret;
@@ -215,12 +250,11 @@ static int fetch_list(struct warm_fetch *fetch, const struct snap_hot *hot,
 		for (; i < hot->nruns && hot->runs[i].gpa == end_gpa; i++)
 			end_gpa += hot->runs[i].npages * PAGE_SIZE_BYTES;
 		if (hva) {
-			ret = fetch_look(fetch, FETCH_MEMORY, hva, gpa,
-					 (end_gpa - gpa) / PAGE_SIZE_BYTES);
+			ret = fetch_look(fetch, true, hva, gpa, (end_gpa - gpa) / PAGE_SIZE_BYTES);
 		} else if (root_hva && gpa - root_gpa < root_bytes) {
 			end_gpa = MIN(end_gpa, root_gpa + root_bytes);
-			ret = fetch_look(fetch, FETCH_ROOT, root_hva + (gpa - root_gpa),
-					 gpa - root_gpa, (end_gpa - gpa) / PAGE_SIZE_BYTES);
+			ret = fetch_look(fetch, false, root_hva + (gpa - root_gpa), gpa - root_gpa,
+					 (end_gpa - gpa) / PAGE_SIZE_BYTES);
 		}
 	}
 	return ret;
@@ -293,9 +327,11 @@ int warm_fetch_start(const struct snap *snap, const struct snap_hot *hot,
 	*out = NULL;
 	*plain = false;
 	if (!ret) {
-		fetch->files[FETCH_MEMORY] = mem->fd;
-		fetch->files[FETCH_ROOT] = snap->root_fd;
-		fetch->nfiles = snap->root_fd >= 0 ? 2 : 1;
+		fetch->snap = snap;
+		for (const struct snap *part = snap; part; part = part->diff ? part->parent : NULL)
+			fetch->files[fetch->nfiles++] = part->memory_fd;
+		if (snap->root_fd >= 0)
+			fetch->files[fetch->nfiles++] = snap->root_fd;
 		ret = fetch_list_all(fetch, snap, hot, mem);
 	}
 	if (!ret && fetch->ncold) {

@@ -47,7 +47,7 @@ struct ring_req {
 	struct ring_req *plain_next;
 };
 
-#define RING_FILES_MAX 8
+#define RING_FILES_MAX 20 /* a chain of snapshots, a root image and some */
 
 struct ring {
 	struct io_uring uring;
