@@ -66,7 +66,7 @@ static int list_range(const struct snap_mem *mem, const struct snap_mem_range *r
 
 	while ((ret = snap_extent_next(mem->fd, end_gpa, pos, &start, &end)) > 0) {
 		for (pos = start; pos < end;) {
-			struct iovec *last = &bufs->iovs[bufs->count - 1];
+			struct iovec *last = bufs->count ? &bufs->iovs[bufs->count - 1] : NULL;
 			u64 len_bytes = MIN(end - pos, URING_BUF_BYTES);
 			u8 *hva = (u8 *)range->hva + (pos - range->gpa);
 
