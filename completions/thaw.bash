@@ -22,19 +22,19 @@ _thaw_run() {
 		return
 		;;
 	--strategy)
-		_thaw_fill "mmap copy"
+		_thaw_fill "ws mmap copy uring memfd uffd"
 		return
 		;;
 	-e | --env)
 		mapfile -t COMPREPLY < <(compgen -e -- "${COMP_WORDS[COMP_CWORD]}")
 		return
 		;;
-	-w | --workdir | -u | --user | --timeout | --hostname)
+	-w | --workdir | -u | --user | --timeout | --hostname | --fault-window)
 		return
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--env --workdir --user --interactive --strategy --json --timeout --hostname --console --no-pool --help --"
+		_thaw_fill "--env --workdir --user --interactive --strategy --fault-window --json --timeout --hostname --console --no-pool --help --"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "vmm/kvm/layout.h"
-#include "vmm/snapshot/pager.h"
 #include "vmm/util/util.h"
 
 /** Parse @text into @field. Return: NULL, or what would have been right. */
@@ -70,13 +69,7 @@ static const char *opts_parse_disk(void *field, const char *text)
 
 static const char *opts_parse_window(void *field, const char *text)
 {
-	u64 bytes;
-
-	if (parse_size(text, &bytes) || bytes < PAGE_SIZE_BYTES || bytes > PAGER_WINDOW_MAX_BYTES ||
-	    bytes & (bytes - 1))
-		return "must be a power of two from 4K to 2M";
-	*(u64 *)field = bytes;
-	return NULL;
+	return snap_fault_window_parse(text, field) ? NULL : "must be " SNAP_WINDOW_WORDS;
 }
 
 static const char *opts_parse_populate(void *field, const char *text)

@@ -152,6 +152,9 @@ static const struct seccomp_rule {
 	{__NR_pipe2, SANITIZER, 0},
 	{__NR_process_vm_readv, SANITIZER, 0},
 	{__NR_set_robust_list, SANITIZER, 0},
+	/* Of threads that have no heap otherwise. */
+	{__NR_mmap, SANITIZER, CHECK_NO_EXEC},
+	{__NR_mprotect, SANITIZER, CHECK_NO_EXEC},
 };
 
 static const struct {

@@ -53,6 +53,7 @@ static void test_window(void)
 	struct rig rig;
 
 	rig_start(&rig, 64 * 1024, false);
+	CHECK(!pager_is_plain(rig.pager));
 	CHECK_EQ(*at(&rig, 70 * 1024), expected(70 * 1024));
 	check_stats(&rig, 1, 1, 16, 0);
 	/* The other pages of it are there. */
@@ -392,6 +393,7 @@ static void test_plain(void)
 	CHECK_EQ(setenv("THAW_IO", "plain", 1), 0);
 	rig_start(&rig, 16 * 1024, true);
 	CHECK_EQ(unsetenv("THAW_IO"), 0);
+	CHECK(pager_is_plain(rig.pager));
 	check_all(&rig);
 	rig_end(&rig);
 }

@@ -182,6 +182,10 @@ static void test_refused(void)
 	refused("d|--huge|2M|--|x", "expected none or thp");
 	refused("d|--threads|0|--|x", "expected 1 to 64");
 	refused("d|--threads|65|--|x", "expected 1 to 64");
+	refused("d|--fault-window|5K|--strategy|uffd|--|x", "a power of two from 4K to 2M");
+	refused("d|--fault-window|4M|--strategy|uffd|--|x", "a power of two from 4K to 2M");
+	refused("d|--fault-window|4K|--|x", "needs --strategy uffd");
+	refused("d|--fault-window|4K|--strategy|ws|--|x", "needs --strategy uffd");
 	refused("d|--timeout|0|--|x", "--timeout");
 	refused("d|--hostname|-a|--|x", "--hostname");
 	refused("d|--hostname|a..b|--|x", "--hostname");

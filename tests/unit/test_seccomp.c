@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
+#include <linux/userfaultfd.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -136,10 +137,36 @@ static void do_int80(void)
 	__asm__ volatile("int $0x80" : "=a"(ret) : "a"(20) : "memory");
 }
 
+static void do_uffd_wake(void)
+{
+	ioctl(-1, UFFDIO_WAKE, 0);
+}
+
+static void do_lseek(void)
+{
+	lseek(-1, 0, SEEK_DATA);
+}
+
+static void do_waitid(void)
+{
+	waitid(P_PID, 1, NULL, WEXITED | WNOHANG);
+}
+
+static void do_openat(void)
+{
+	syscall(SYS_openat, -1, "a", O_RDONLY);
+}
+
 enum thread_kind {
 	MAIN,
 	VCPU,
+	PAGER,
+	WATCHER,
+	KINDS,
 };
+
+static int (*const apply[KINDS])(unsigned int) = {seccomp_apply_main, seccomp_apply_vcpu,
+						  seccomp_apply_pager, seccomp_apply_watcher};
 
 /** Return: true if @fn came back, false if it was killed for it. */
 static bool survives(enum thread_kind kind, unsigned int options, void (*fn)(void))
@@ -150,8 +177,7 @@ static bool survives(enum thread_kind kind, unsigned int options, void (*fn)(voi
 	CHECK(pid >= 0);
 	if (!pid) {
 		prctl(PR_SET_DUMPABLE, 0);
-		if (kind == MAIN ? seccomp_apply_main(options | BASE)
-				 : seccomp_apply_vcpu(options | BASE))
+		if (apply[kind](options | BASE))
 			_exit(2);
 		fn();
 		_exit(0);
@@ -178,6 +204,9 @@ static void test_allowed(void)
 	CHECK(survives(MAIN, SECCOMP_WAIT, do_kvm_set_clock));
 	CHECK(survives(MAIN, SECCOMP_VSOCK_PATH, do_socket));
 	CHECK(survives(VCPU, SECCOMP_VSOCK_PATH, do_socket));
+	CHECK(survives(PAGER, 0, do_uffd_wake));
+	CHECK(survives(PAGER, 0, do_lseek));
+	CHECK(survives(WATCHER, 0, do_waitid));
 }
 
 static void test_killed(void)
@@ -205,6 +234,16 @@ static void test_killed(void)
 	CHECK(!survives(MAIN, all, do_kvm_run));
 	CHECK(!survives(VCPU, all, do_epoll));
 	CHECK(!survives(VCPU, all, do_renameat));
+	CHECK(!survives(MAIN, all, do_uffd_wake));
+	CHECK(!survives(WATCHER, 0, do_uffd_wake));
+	CHECK(!survives(WATCHER, 0, do_kvm_run));
+	CHECK(!survives(PAGER, 0, do_kvm_run));
+	CHECK(!survives(PAGER, 0, do_socket));
+	CHECK(!survives(PAGER, 0, do_mmap_exec));
+#ifndef THAW_SANITIZER
+	CHECK(!survives(PAGER, 0, do_openat));
+	CHECK(!survives(WATCHER, 0, do_openat));
+#endif
 }
 
 TEST_MAIN({"allowed", test_allowed}, {"killed", test_killed})

@@ -61,6 +61,8 @@ static void test_restore(void)
 	CHECK_EQ(o.huge, SNAP_HUGE_PAGES_THP);
 	CHECK_EQ(o.threads, 64);
 	CHECK_EQ(o.memory_fd, 3);
+	CHECK_EQ(PARSE(&o, "restore", "folder", "--strategy=uffd", "--fault-window", "64K"), 0);
+	CHECK_EQ(o.fault_window_bytes, 65536);
 	CHECK_EQ(PARSE(&o, "--help"), 0);
 	CHECK_EQ(o.command, OPTS_HELP);
 	CHECK_EQ(PARSE(&o, "restore", "--help"), 0);
@@ -115,6 +117,10 @@ static void test_refusals(void)
 	REFUSE("on or off", "restore", "d", "--prefault", "1");
 	REFUSE("none or thp", "restore", "d", "--huge", "1G");
 	REFUSE("1 to 64", "restore", "d", "--threads", "65");
+	REFUSE("power of two", "restore", "d", "--strategy", "uffd", "--fault-window", "2K");
+	REFUSE("power of two", "restore", "d", "--strategy", "uffd", "--fault-window", "12K");
+	REFUSE("--strategy uffd", "restore", "d", "--fault-window", "4K");
+	REFUSE("--strategy uffd", "restore", "d", "--strategy", "ws", "--fault-window", "4K");
 	REFUSE("above 2", "restore", "d", "--strategy", "memfd", "--memory-fd", "2");
 	REFUSE("--strategy memfd", "restore", "d", "--memory-fd", "3");
 	REFUSE("--populate", "boot", "--populate", "off");

@@ -67,7 +67,7 @@ void doctor_check_userfaultfd(struct doctor *doctor, struct doctor_finding *find
 		fd = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
 	if (fd < 0) {
 		doctor_say(finding, DOCTOR_WARN,
-			   "can't be had: %s; no strategy of this version "
+			   "can't be had: %s; restore strategy uffd "
 			   "needs it",
 			   strerror(errno));
 		finding->fix = "sysctl vm.unprivileged_userfaultfd=1, or run as root";

@@ -81,7 +81,8 @@ static size_t add_restore_options(const struct run_opts *opts, const char **argv
 	const char *const given[][2] = {{"--populate", opts->populate},
 					{"--prefault", opts->prefault},
 					{"--huge", opts->huge},
-					{"--threads", opts->threads}};
+					{"--threads", opts->threads},
+					{"--fault-window", opts->fault_window}};
 	size_t n = 0;
 
 	for (size_t i = 0; i < ARRAY_SIZE(given); i++) {

@@ -130,6 +130,15 @@ static int parse_threads(void *dest, const char *value, const char **why)
 	return parse_u64(value, 1, SNAP_THREADS_MAX, &threads);
 }
 
+static int parse_window(void *dest, const char *value, const char **why)
+{
+	u64 window_bytes;
+
+	*why = "expected " SNAP_WINDOW_WORDS;
+	*(const char **)dest = value;
+	return snap_fault_window_parse(value, &window_bytes) ? 0 : -EINVAL;
+}
+
 #define FIELD(field) offsetof(struct run_opts, field)
 
 static const struct optparse_spec run_specs[] = {
@@ -154,6 +163,8 @@ static const struct optparse_spec run_specs[] = {
 	 NULL},
 	{"threads", 0, "N", parse_threads, FIELD(threads), "that populate, 1 to 64 (default 1)",
 	 NULL},
+	{"fault-window", 0, "SIZE", parse_window, FIELD(fault_window),
+	 "with --strategy uffd: brought at a page fault, 4K to 2M", NULL},
 	{"no-pool", 0, NULL, optparse_flag, FIELD(no_pool),
 	 "do not take a machine of the template's pool", NULL},
 	{"json", 0, "FILE", optparse_string, FIELD(json_path),
@@ -224,6 +235,11 @@ int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse
 	ret = optparse_check_strategy(opts->strategy, result);
 	if (ret)
 		return ret;
+	if (opts->fault_window && (!opts->strategy || strcmp(opts->strategy, "uffd") != 0)) {
+		snprintf(result->error, sizeof(result->error),
+			 "option --fault-window: needs --strategy uffd");
+		return -EINVAL;
+	}
 	opts->argv = result->command;
 	return env_defaults(opts);
 }

@@ -21,7 +21,7 @@ struct run_opts {
 	const char *template_name;
 	const char *strategy; /* NULL: the default */
 	/* Handed on to thaw-vmm, as words; NULL: not given. */
-	const char *populate, *prefault, *huge, *threads;
+	const char *populate, *prefault, *huge, *threads, *fault_window;
 	const char *cwd; /* NULL: / */
 	const char *json_path;
 	const char *hostname;

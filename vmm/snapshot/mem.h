@@ -23,11 +23,12 @@ struct snap_mem {
 	int memory_fd;	/* in: for "memfd", a descriptor above 2 prepared by snap_memfd_make(); not
 			   owned. 0: none */
 	const char *id; /* in: the snapshot's, for "memfd"; NULL: "" */
-	u64 fault_window_bytes; /* in: for "uffd", struct pager_config.window_bytes; 0: the default */
-	u64 bytes_read; /* out: what the strategy itself read from the file */
-	bool plain_io;	/* out: io_uring could not be had and pread was used */
+	u64 fault_window_bytes; /* in: for "uffd", struct pager_config.window_bytes; 0: the default
+				 */
+	u64 bytes_read;		/* out: what the strategy itself read from the file */
+	bool plain_io;		/* out: io_uring could not be had and pread was used */
 	struct pager *pager; /* out: "uffd": who brings the pages (pager.h); the caller's to free */
-	const char *note; /* out: what else was not done as its documentation says; or NULL */
+	const char *note;    /* out: what else was not done as its documentation says; or NULL */
 };
 
 struct snap_mem_ops {

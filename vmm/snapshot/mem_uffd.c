@@ -55,8 +55,10 @@ static int uffd_map(struct snap_mem *mem)
 						 .offset_bytes = mem->ranges[i].gpa,
 						 .len_bytes = mem->ranges[i].len_bytes};
 	ret = pager_attach(mem->pager, ranges, mem->nranges);
-	if (!ret)
+	if (!ret) {
+		mem->plain_io = pager_is_plain(mem->pager);
 		return 0;
+	}
 err:
 	snap_mem_unmap(mem);
 	return ret;

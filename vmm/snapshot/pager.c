@@ -58,7 +58,7 @@ struct pager {
 	unsigned int active; /* atomic */
 	struct pager_stats *stats;
 	pthread_t watcher;
-	bool watched;
+	bool watched, plain;
 };
 
 static int pager_open_uffd(void)
@@ -289,7 +289,8 @@ int pager_attach(struct pager *pager, const struct pager_range *ranges, unsigned
 	do {
 		n = recv(first->sock, &ready, 1, 0);
 	} while (n < 0 && errno == EINTR);
-	if (n != 1 || ready != PAGER_READY || !pager_give(pager, first)) {
+	pager->plain = ready == PAGER_READY_PLAIN;
+	if (n != 1 || (ready != PAGER_READY && !pager->plain) || !pager_give(pager, first)) {
 		log_err("page fault server %d: did not start", first->pid);
 		return -EIO;
 	}
@@ -297,6 +298,11 @@ int pager_attach(struct pager *pager, const struct pager_range *ranges, unsigned
 	if (ret)
 		log_err("page fault server: watcher: %s", strerror(-ret));
 	return ret;
+}
+
+bool pager_is_plain(const struct pager *pager)
+{
+	return pager->plain;
 }
 
 int pager_failed_fd(const struct pager *pager)

@@ -65,6 +65,9 @@ int pager_failed_fd(const struct pager *pager);
  * nowhere. */
 void pager_tell(struct pager *pager, int ctl_fd);
 
+/** pager_is_plain() - of an attached one: io_uring could not be had, and pread is used. */
+bool pager_is_plain(const struct pager *pager);
+
 /** pager_stats() - a look at the counters. */
 struct pager_stats pager_stats(const struct pager *pager);
 

@@ -6,7 +6,8 @@
 #include "vmm/snapshot/pager.h"
 
 /** From a server, once: it is set up and confined. */
-#define PAGER_READY 'r'
+#define PAGER_READY	  'r'
+#define PAGER_READY_PLAIN 'p' /* without io_uring */
 
 /** To a server, once: serve these. */
 struct pager_task {

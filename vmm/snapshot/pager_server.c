@@ -377,7 +377,7 @@ static int server_buffers(struct pager_server *server)
 _Noreturn void pager_server(const struct pager_server_args *args)
 {
 	static struct pager_server server;
-	const char ready = PAGER_READY;
+	char ready;
 	ssize_t n;
 	int ret;
 
@@ -387,6 +387,7 @@ _Noreturn void pager_server(const struct pager_server_args *args)
 	ret = ret ?: server_buffers(&server);
 	ret = ret ?: ring_init(&server.ring, PAGER_SLOTS, &args->cfg.file_fd, 1, RING_RESTRICT);
 	ret = ret ?: seccomp_apply_pager(SECCOMP_BUILD);
+	ready = server.ring.plain ? PAGER_READY_PLAIN : PAGER_READY;
 	if (!ret && send(args->sock, &ready, 1, MSG_NOSIGNAL) != 1)
 		ret = -errno;
 	if (ret) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "vmm/snapshot/mem.h"
+#include "vmm/snapshot/pager.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -58,6 +59,12 @@ bool snap_huge_parse(const char *text, enum snap_huge_pages *out)
 		return true;
 	*out = SNAP_HUGE_PAGES_THP;
 	return !strcmp(text, "thp");
+}
+
+bool snap_fault_window_parse(const char *text, u64 *out_bytes)
+{
+	return !parse_size(text, out_bytes) && *out_bytes >= PAGE_SIZE_BYTES &&
+	       *out_bytes <= PAGER_WINDOW_MAX_BYTES && !(*out_bytes & (*out_bytes - 1));
 }
 
 void snap_opts_note(struct snap_restore_opts *opts, const char *what)

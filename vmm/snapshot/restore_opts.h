@@ -34,7 +34,7 @@ enum snap_huge_pages {
 
 /** What is asked for (a value other than the default) is done or the restore fails. */
 struct snap_restore_opts {
-	const char *strategy; /* NULL: the default */
+	const char *strategy;	/* NULL: the default */
 	u64 fault_window_bytes; /* "uffd" only: brought at a fault, at most; 0: the default */
 	enum snap_populate populate;
 	enum snap_prefault prefault;
@@ -66,9 +66,12 @@ int __must_check snap_opts_check(const struct snap_restore_opts *opts,
 bool __must_check snap_populate_parse(const char *text, enum snap_populate *out);
 bool __must_check snap_prefault_parse(const char *text, enum snap_prefault *out);
 bool __must_check snap_huge_parse(const char *text, enum snap_huge_pages *out);
+/** snap_fault_window_parse() - @text is not NULL. */
+bool __must_check snap_fault_window_parse(const char *text, u64 *out_bytes);
 
 #define SNAP_POPULATE_WORDS "off, read, write or both"
 #define SNAP_PREFAULT_WORDS "on or off"
 #define SNAP_HUGE_WORDS	    "none or thp"
+#define SNAP_WINDOW_WORDS   "a power of two from 4K to 2M"
 
 #endif
