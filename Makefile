@@ -5,6 +5,10 @@
 .SECONDARY:
 .SUFFIXES:
 SHELL := /bin/bash
+# As many jobs as processors unless the caller says otherwise.
+ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
 
 # --- knobs -------------------------------------------------------------------------------------------------------
 
