@@ -246,7 +246,7 @@ format:
 	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' | xargs "$$(scripts/deps --lint-venv)/bin/clang-format" -i
 
 compile_commands.json:
-	$(Q)scripts/compile-commands $(CC) "$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL))" $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
+	$(Q)scripts/compile-commands $(CC) '$(subst ','\'',$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL)))' $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
 		$(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@
 
