@@ -344,6 +344,33 @@ def test_help_everywhere(cli: Cli) -> None:
     assert b"mmap" in cli("run", "--help").stdout
 
 
+@pytest.mark.parametrize(
+    "args",
+    [["version"], ["help"], ["run", "--help"], ["doctor"], ["template", "ls", "--help"]],
+)
+def test_lost_output_is_told(cli: Cli, args: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        proc = cli(*args, stdout=full)
+    assert proc.returncode == (125 if args[0] == "run" else 1)
+    assert b"stdout: No space left on device" in proc.stderr
+
+
+def test_help_of_one(cli: Cli) -> None:
+    assert cli("help", "run").stdout == cli("run", "--help").stdout
+    assert cli("template", "help", "rm").stdout == cli("template", "rm", "--help").stdout
+
+
+def test_completion_knows_every_strategy(cli: Cli) -> None:
+    text = cli("run", "--help").stdout.decode()
+    known = [line.split()[0] for line in text.split("\nStrategies")[1].splitlines()[1:]]
+    script = (
+        "source completions/thaw.bash; COMP_WORDS=(thaw run debian --strategy ''); COMP_CWORD=4; "
+        '_thaw; echo "${COMPREPLY[@]}"'
+    )
+    proc = subprocess.run(["bash", "-c", script], cwd=TOP, capture_output=True, text=True)
+    assert proc.stdout.split() == known, proc.stderr
+
+
 def test_rm_refuses_what_is_in_use(cli: Cli) -> None:
     proc = cli.popen("run", "debian", "--", "sh", "-c", "echo up; sleep 1000")
     assert proc.stdout is not None and proc.stdout.readline() == b"up\n"
