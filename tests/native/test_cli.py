@@ -476,6 +476,23 @@ def test_build_fails_and_leaves_the_old_one(
     assert names(cli.state / "scratch") == []
 
 
+def test_a_folder_that_is_being_written_is_left_alone(cli: Cli) -> None:
+    """thaw-vmm outlives a killed build for as long as it takes to see that."""
+    cli.make_guest()
+    (cli.state / "recipe").write_text("{}")
+    build = ("template", "build", "x", "--recipe", str(cli.state / "recipe"), "--replace")
+    folder = cli.state / "templates/.x.tmp-1-2"
+    folder.mkdir()
+    (folder / "memory").write_bytes(b"x")
+    writer = os.open(folder, os.O_RDONLY)
+    fcntl.flock(writer, fcntl.LOCK_EX)
+    assert cli(*build).returncode == 0
+    assert (folder / "memory").exists()
+    os.close(writer)
+    assert cli(*build).returncode == 0
+    assert not folder.exists()
+
+
 def test_one_build_of_a_name_at_a_time(cli: Cli) -> None:
     cli.make_guest()
     first = cli.popen("template", "build", "x", THAW_FAKE="hang")

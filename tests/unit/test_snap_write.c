@@ -437,6 +437,38 @@ static void test_full_disk(void)
 	end(ram);
 }
 
+static bool not_wanted(void *opaque)
+{
+	*(unsigned int *)opaque += 1;
+	return false;
+}
+
+static void test_not_wanted(void)
+{
+	struct snap_write_opts opts = make_opts();
+	unsigned int asked = 0;
+	struct snap snap;
+	u8 *ram;
+
+	begin();
+	ram = ram_new();
+	opts.wanted = not_wanted;
+	opts.opaque = &asked;
+	CHECK_EQ(write_one(&opts, NULL, true), -ECANCELED);
+	CHECK_EQ(asked, 1);
+	CHECK_EQ(count_entries(), 0);
+	/* Nor does it take the old one away. */
+	opts.wanted = NULL;
+	CHECK_EQ(write_one(&opts, NULL, true), 0);
+	opts.wanted = not_wanted;
+	opts.replace = true;
+	CHECK_EQ(write_one(&opts, NULL, true), -ECANCELED);
+	CHECK_EQ(count_entries(), 1);
+	CHECK_EQ(snap_load(&snap, target), 0);
+	snap_close(&snap);
+	end(ram);
+}
+
 static void test_leftovers(void)
 {
 	struct snap_write_opts opts = make_opts();
@@ -491,4 +523,4 @@ TEST_MAIN({"content", test_content}, {"digest_of_holes", test_digest_of_holes},
 	  {"disk_and_root", test_disk_and_root}, {"existing_target", test_existing_target},
 	  {"replaces_snapshots_only", test_replaces_snapshots_only},
 	  {"failed_write", test_failed_write}, {"full_disk", test_full_disk},
-	  {"leftovers", test_leftovers}, {"locks", test_locks})
+	  {"not_wanted", test_not_wanted}, {"leftovers", test_leftovers}, {"locks", test_locks})

@@ -120,6 +120,9 @@ struct snap_write_opts {
 	const char *parent;	 /* or NULL */
 	const char *root_image;	 /* absolute path, or NULL; with @base: NULL takes the base's */
 	const struct snap *base; /* snapshot the VM was restored from, or NULL */
+	/** Asked last before publishing, if not NULL; false: it is not published (-ECANCELED). */
+	bool (*wanted)(void *opaque);
+	void *opaque;
 };
 
 struct snap_writer;

@@ -30,6 +30,8 @@ static int copy_opts(struct snap_write_opts *out, const struct snap_write_opts *
 		root_image = in->base->manifest.root_image;
 	out->replace = in->replace;
 	out->base = in->base;
+	out->wanted = in->wanted;
+	out->opaque = in->opaque;
 	out->path = strdup(in->path);
 	out->name = strdup(in->name);
 	out->kernel = strdup(in->kernel ? in->kernel : "unknown");
