@@ -309,4 +309,5 @@ help:
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d)
+-include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+	$(B)/obj/bench/phases.d
