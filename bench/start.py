@@ -240,8 +240,12 @@ def main() -> int:
         if arm.name.endswith("hot") and (not number or order[number - 1] is not arm):
             arm.sample()  # what went before may have dropped the page cache, or filled less of it
         arm.results.append(arm.sample())
-        if sys.stderr.isatty() or number % 20 == 19:
-            print(f"bench: {number + 1} of {len(order)} samples", file=sys.stderr)
+        done = f"bench: {number + 1} of {len(order)} samples"
+        if sys.stderr.isatty():
+            end = "\n" if number + 1 == len(order) else ""
+            print(f"\r\x1b[K{done}", end=end, file=sys.stderr, flush=True)
+        elif number % 20 == 19:
+            print(done, file=sys.stderr)
     private = warm.private_kib()
     warm.stop()
 
