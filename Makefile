@@ -5,8 +5,9 @@
 .SECONDARY:
 .SUFFIXES:
 SHELL := /bin/bash
-# As many jobs as processors unless the caller says otherwise.
-ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+# As many jobs as processors, unless the caller says otherwise or names several goals: `make clean all` and `make demo test` mean one
+# after the other.
+ifeq ($(filter -j% --jobs%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
 MAKEFLAGS += -j$(shell nproc)
 endif
 
