@@ -405,6 +405,41 @@ static void test_failed_write(void)
 	end(ram);
 }
 
+/* A checkpoint that failed and is asked for again: nothing of the first attempt shows through. */
+static void test_second_attempt(void)
+{
+	struct snap_write_opts opts = make_opts();
+	struct snap_writer *writer;
+	struct snap snap;
+	u8 *ram, byte;
+	int state_fd;
+
+	begin();
+	ram = ram_new();
+	memset(ram, 1, MIB);
+	CHECK_EQ(snap_write_prepare(&opts, &writer), 0);
+	/* Memory and manifest are written, the state file is not. */
+	state_fd = writer->state_fd;
+	writer->state_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	capture_begin(&capture);
+	CHECK(snap_writer_store(writer, &fix.parts, &gmem, NULL) < 0);
+	capture_end(&capture);
+	CHECK_LOGGED(&capture, "one/state: ");
+	close(writer->state_fd);
+	writer->state_fd = state_fd;
+
+	memset(ram, 0, MIB);
+	ram[MIB - 1] = 2;
+	CHECK_EQ(snap_writer_store(writer, &fix.parts, &gmem, NULL), 0);
+	snap_write_abort(writer);
+	CHECK_EQ(snap_load(&snap, target), 0);
+	CHECK_EQ(pread(snap.memory_fd, &byte, 1, 0), 1);
+	CHECK_EQ(byte, 0);
+	CHECK_EQ(snap_verify(&snap), 0);
+	snap_close(&snap);
+	end(ram);
+}
+
 static void test_full_disk(void)
 {
 	struct snap_write_opts opts = make_opts();
@@ -522,5 +557,6 @@ TEST_MAIN({"content", test_content}, {"digest_of_holes", test_digest_of_holes},
 	  {"plain_io", test_plain_io}, {"second_generation", test_second_generation},
 	  {"disk_and_root", test_disk_and_root}, {"existing_target", test_existing_target},
 	  {"replaces_snapshots_only", test_replaces_snapshots_only},
-	  {"failed_write", test_failed_write}, {"full_disk", test_full_disk},
+	  {"failed_write", test_failed_write},
+	  {"second_attempt", test_second_attempt}, {"full_disk", test_full_disk},
 	  {"not_wanted", test_not_wanted}, {"leftovers", test_leftovers}, {"locks", test_locks})
