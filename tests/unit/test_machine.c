@@ -7,11 +7,15 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/unit/test.h"
 #include "vmm/kvm/vm.h"
+#include "vmm/kvm/vm_internal.h"
 #include "vmm/seccomp.h"
 
 #define CODE_GPA   0x1000ull
@@ -312,6 +316,64 @@ static void test_ends(void)
 	CHECK_EQ(shared->stop, VM_STOP_RESET);
 }
 
+/* Run what is ready. Return: how many handlers were. */
+static int run_ready(struct vm *vm)
+{
+	struct epoll_event events[4];
+	int n = epoll_wait(vm->ev.epoll_fd, events, 4, 0);
+
+	for (int i = 0; i < n; i++) {
+		struct ev_handler *handler = events[i].data.ptr;
+
+		handler->fn(handler, events[i].events);
+	}
+	return n;
+}
+
+/* A client of the vsock listener for whom no file is left waits, and the loop does not spin. */
+static void test_listener_out_of_files(void)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	socklen_t addr_bytes = sizeof(sa_family_t);
+	struct vm_config cfg = {.ctl_fd = -1};
+	struct rlimit limit, none;
+	int client, next;
+	struct vm vm;
+
+	cfg.vsock_listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	/* An address of the kernel's choice. */
+	CHECK_EQ(bind(cfg.vsock_listen_fd, (struct sockaddr *)&addr, addr_bytes), 0);
+	CHECK_EQ(listen(cfg.vsock_listen_fd, 4), 0);
+	addr_bytes = sizeof(addr);
+	CHECK_EQ(getsockname(cfg.vsock_listen_fd, (struct sockaddr *)&addr, &addr_bytes), 0);
+	client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	vm_init(&vm, &cfg);
+	CHECK_EQ(ev_init(&vm.ev), 0);
+	CHECK_EQ(vm_ctl_attach(&vm), 0);
+	CHECK_EQ(connect(client, (struct sockaddr *)&addr, addr_bytes), 0);
+
+	next = dup(client);
+	close(next);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none = limit;
+	none.rlim_cur = (rlim_t)next;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(run_ready(&vm), 0);
+	vm_listen_again(&vm);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(run_ready(&vm), 0);
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	vm_listen_again(&vm);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(write(client, "nonsense\n", 9), 9);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(read(client, &next, 1), 0);
+	close(client);
+	vm_destroy(&vm);
+	close(cfg.vsock_listen_fd);
+}
+
 static void test_signal_stops(void)
 {
 	int status, go[2];
@@ -338,4 +400,5 @@ static void test_signal_stops(void)
 TEST_MAIN({"set-up", test_set_up}, {"checkpoint goes on", test_checkpoint_goes_on},
 	  {"doorbell storm", test_doorbell_storm}, {"checkpoint fails", test_checkpoint_fails},
 	  {"clone", test_clone}, {"hostile state", test_hostile_state}, {"ends", test_ends},
+	  {"listener out of files", test_listener_out_of_files},
 	  {"a signal stops", test_signal_stops})

@@ -106,7 +106,8 @@ struct vm {
 	struct vm_pause pause;
 	struct ev_handler ctl_handler, listen_handler, signal_handler, wake_handler;
 	struct vm_greeter
-		*greeters; /* clients of the vsock listener that did not send their line yet */
+		*greeters;  /* clients of the vsock listener that did not send their line yet */
+	bool listen_paused; /* the listener is not watched: no file was left for a client */
 	enum vm_stop stop;
 	int stop_error;
 	char stop_text[160];
