@@ -347,6 +347,41 @@ static void test_full_of_resets(void)
 	rig_close(&rig);
 }
 
+/* The guest closes and gives up before it has a buffer for our RST: what it sent is not lost. */
+static void test_reset_behind_shutdown(void)
+{
+	struct virtio_vsock_hdr hdr;
+	struct rig_packet packet;
+	static u8 data[50000];
+	u32 host_port, got = 0;
+	ssize_t n;
+	int fd;
+
+	open_rig();
+	fd = rig_connect(&rig, 9, &host_port);
+	hdr = rig_header(VIRTIO_VSOCK_OP_RW, 9, host_port);
+	hdr.len = sizeof(data);
+	for (u32 i = 0; i < 8; i++) /* more than the socket takes */
+		rig_send(&rig, &hdr, data);
+	/* Use the rx buffers up. */
+	do
+		rig_send_op(&rig, VIRTIO_VSOCK_OP_RW, 5, 6);
+	while (rig_take(&rig, &packet));
+	hdr = rig_header(VIRTIO_VSOCK_OP_SHUTDOWN, 9, host_port);
+	hdr.flags = VIRTIO_VSOCK_SHUTDOWN_RCV | VIRTIO_VSOCK_SHUTDOWN_SEND;
+	rig_send(&rig, &hdr, NULL);
+	rig_send_op(&rig, VIRTIO_VSOCK_OP_RST, 9, host_port);
+	CHECK_EQ(vsock_connections(rig.dev), 0);
+	while ((n = recv(fd, data, sizeof(data), MSG_DONTWAIT)) > 0) {
+		got += (u32)n;
+		rig_run(&rig);
+	}
+	CHECK_EQ(got, 8 * sizeof(data));
+	CHECK(rig_at_end(fd));
+	close(fd);
+	rig_close(&rig);
+}
+
 /* A request made before there is a driver waits for it, and outlives the driver's first reset. */
 static void test_early_connect(void)
 {
@@ -387,5 +422,6 @@ static void test_announce(void)
 TEST_MAIN({"unknown packets", test_unknown}, {"wrong state", test_wrong_state},
 	  {"header lies", test_header_lies}, {"rx shortage", test_rx_shortage},
 	  {"fairness", test_fairness}, {"1000 streams", test_thousand}, {"full table", test_full},
-	  {"full of resets", test_full_of_resets}, {"early connect", test_early_connect},
-	  {"announce", test_announce})
+	  {"full of resets", test_full_of_resets},
+	  {"reset behind shutdown", test_reset_behind_shutdown},
+	  {"early connect", test_early_connect}, {"announce", test_announce})
