@@ -5,6 +5,11 @@
 .SECONDARY:
 .SUFFIXES:
 SHELL := /bin/bash
+# As many jobs as processors, unless the caller says otherwise or names several goals: `make clean all` and `make demo test` mean one
+# after the other.
+ifeq ($(filter -j% --jobs%,$(MAKEFLAGS))$(word 2,$(MAKECMDGOALS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
 
 # --- knobs -------------------------------------------------------------------------------------------------------
 
@@ -70,7 +75,7 @@ PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/p
 LIB_SRCS := $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
-	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_diff test_snap_kvm test_frame test_exec
+	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_snap_fail test_diff test_snap_kvm test_frame test_exec
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
@@ -284,7 +289,7 @@ format:
 	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' | xargs "$$(scripts/deps --lint-venv)/bin/clang-format" -i
 
 compile_commands.json: $(BPF_SKELS)
-	$(Q)scripts/compile-commands $(CC) "$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL))" $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
+	$(Q)scripts/compile-commands $(CC) '$(subst ','\'',$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL)))' $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
 		$(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@
 
@@ -347,4 +352,5 @@ help:
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d)
+-include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+	$(B)/obj/bench/phases.d

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "vmm/cli/kvmkind.h"
 #include "vmm/kvm/cpuid.h"
 #include "vmm/kvm/vm.h"
 #include "vmm/util/util.h"
@@ -92,16 +93,32 @@ int phases_cpuid(void)
 	return ret;
 }
 
+/** The start of /proc/cpuinfo, which has no size and comes in pieces: the first processor is in it.
+ */
+static int read_cpuinfo(char *buf, size_t buf_bytes)
+{
+	int fd = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
+	size_t used = 0;
+	ssize_t n = 1;
+
+	if (fd < 0)
+		return -errno;
+	while (n > 0 && used + 1 < buf_bytes) {
+		n = read(fd, buf + used, buf_bytes - 1 - used);
+		used += n > 0 ? (size_t)n : 0;
+	}
+	close(fd);
+	buf[used] = '\0';
+	return n < 0 ? -EIO : 0;
+}
+
 const char *phases_kvm_kind(void)
 {
-	const char *kind = "other";
-	char *text = NULL;
+	char cpuinfo[16384];
 
-	if (file_read_all(AT_FDCWD, "/proc/cpuinfo", 16 * MIB, &text, NULL) == 0)
-		kind = strstr(text, "QEMU TCG") ? "emulated"
-		       : strstr(text, " vmx")	? "vmx"
-		       : strstr(text, " svm")	? "svm"
-						: "other";
-	free(text);
-	return kind;
+	if (read_cpuinfo(cpuinfo, sizeof(cpuinfo)))
+		return "unknown";
+	if (!cpuinfo_has_flag(cpuinfo, "vmx") && !cpuinfo_has_flag(cpuinfo, "svm"))
+		return "pvm";
+	return kvm_cpu_emulated() ? "emulated" : "hardware";
 }

@@ -25,7 +25,8 @@ int phases_wrong_order(unsigned int ram_mib, uint64_t *setup_ns);
 /** phases_cpuid() - one KVM_GET_SUPPORTED_CPUID with the adjusting. Return: 0 or -errno. */
 int phases_cpuid(void);
 
-/** phases_kvm_kind() - "vmx", "svm", "emulated" or "other", as the results are labelled. */
+/** phases_kvm_kind() - "hardware", "emulated" or "pvm", as `thaw doctor` says it; "unknown" without
+ * /proc. Results are labelled with it. */
 const char *phases_kvm_kind(void);
 
 #ifdef __cplusplus

@@ -5,8 +5,9 @@
     bench/start.py [--out FILE] [--n N] [--cold-boots N] [--seed S]
 
 Every sample is a real `thaw run` (or `thaw-vmm boot`) and its own JSON result. Arms are interleaved
-in an order drawn from the seed; two warm-ups an arm are discarded. The page cache is dropped before
-each sample of a "cold" arm and only there. Prints a table, writes raw samples with the environment.
+in an order drawn from the seed; two warm-ups an arm (none of the cold boot) are discarded, and one
+before each sample of a "hot" arm that follows another arm. The page cache is dropped before each
+sample of a "cold" arm and only there. Prints a table, writes raw samples with the environment.
 """
 
 from __future__ import annotations
@@ -283,11 +284,15 @@ def main() -> int:
         for _ in range(2):
             arm.sample()
     for number, arm in enumerate(order):
-        if number and arm.name.endswith("hot") and not order[number - 1].name.endswith("hot"):
-            arm.sample()  # what went before may have dropped or displaced the page cache
+        if arm.name.endswith("hot") and (not number or order[number - 1] is not arm):
+            arm.sample()  # what went before may have dropped the page cache, or filled less of it
         arm.results.append(arm.sample())
-        if sys.stderr.isatty() or number % 20 == 19:
-            print(f"bench: {number + 1} of {len(order)} samples", file=sys.stderr)
+        done = f"bench: {number + 1} of {len(order)} samples"
+        if sys.stderr.isatty():
+            end = "\n" if number + 1 == len(order) else ""
+            print(f"\r\x1b[K{done}", end=end, file=sys.stderr, flush=True)
+        elif number % 20 == 19:
+            print(done, file=sys.stderr)
     private = warm.private_kib()
     pool_status = pool.status()
     pool.stop()

@@ -56,7 +56,7 @@ _thaw_template() {
 		return
 		;;
 	build:--strategy)
-		_thaw_fill "mmap copy"
+		_thaw_fill "ws mmap copy"
 		return
 		;;
 	build:--recorder | record:--recorder)

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -308,6 +309,16 @@ static int session_restore(struct session *session)
 	return ret;
 }
 
+/** Writing takes the event loop's time, so the end of the owner goes unseen meanwhile. A build that
+ * was killed must not publish. */
+static bool session_owner_lives(void *opaque)
+{
+	const struct session *session = opaque;
+	struct pollfd pfd = {.fd = session->opts->ctl_fd, .events = POLLRDHUP};
+
+	return pfd.fd < 0 || poll(&pfd, 1, 0) == 0;
+}
+
 static int session_prepare_snapshot(struct session *session)
 {
 	const struct opts *opts = session->opts;
@@ -321,6 +332,8 @@ static int session_prepare_snapshot(struct session *session)
 		.diff = opts->diff,
 		.root_image = session->root_path,
 		.base = is_restore ? &session->snap : NULL,
+		.wanted = session_owner_lives,
+		.opaque = session,
 	};
 
 	if (!opts->snapshot)

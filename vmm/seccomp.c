@@ -10,6 +10,9 @@
 // vCPU threads run device code as well: a status write of the guest resets a device, which closes
 // sockets and waits for disk requests. So their list is the loop's without what only the loop does.
 //
+// No thread may make an io_uring: operations of a ring are not seen by a filter, so that a ring
+// that was not restricted before would undo all of this.
+//
 // A filter can't be taken back and is kept across fork and exec, of which neither is allowed.
 #include "vmm/seccomp.h"
 
@@ -38,6 +41,7 @@ enum seccomp_who {
 	PAGER = 1u << 6,   /* a page fault server */
 	WATCHER = 1u << 7, /* the thread that watches the page fault servers */
 	WAIT = 1u << 5,	   /* the event loop, if the VM waits for its start */
+	LISTEN = 1u << 8,  /* the event loop, if it has a listener */
 	BOTH = LOOP | VCPU,
 	EACH = BOTH | PAGER | WATCHER,
 };
@@ -60,8 +64,7 @@ static const struct seccomp_rule {
 	{__NR_futex, BOTH | WATCHER, 0},	 /* dev_lock, the rendezvous, thread ends */
 	{__NR_read, BOTH | PAGER, 0}, /* eventfds, signalfd, vsock sockets, userfaultfd */
 	{__NR_write, BOTH | PAGER | WATCHER, 0}, /* eventfds, console, vsock sockets, log */
-	{__NR_readv, BOTH, 0},			 /* vsock sockets into guest memory */
-	{__NR_writev, BOTH, 0},			 /* guest memory to vsock sockets, console */
+	{__NR_writev, BOTH, 0},			 /* last words of libc before an abort() */
 	{__NR_sendmsg, BOTH | WATCHER, 0},	 /* vsock sockets, control channel */
 	{__NR_recvmsg, BOTH, 0},		 /* vsock sockets, control channel */
 	{__NR_sendto, BOTH | PAGER | WATCHER,
@@ -78,13 +81,11 @@ static const struct seccomp_rule {
 	{__NR_close, BOTH | WATCHER, 0},	/* streams that end; a dead server's pidfd */
 	{__NR_shutdown, BOTH, 0},		/* half-closed streams */
 	{__NR_getsockopt, BOTH, 0},		/* is what the owner passed a socket? */
-	{__NR_setsockopt, BOTH, 0},		/* buffer sizes of streams */
-	{__NR_fcntl, BOTH, 0},			/* O_NONBLOCK on streams */
 	{__NR_accept4, LOOP, 0},		/* vsock listener */
 	{__NR_socketpair, BOTH, CHECK_UNIX},	/* guest-initiated streams for the owner */
 	{__NR_socket, PATHS, CHECK_UNIX},	/* guest-initiated streams to a path */
 	{__NR_connect, PATHS, 0},		/* guest-initiated streams to a path */
-	{__NR_unlink, PATHS, 0},		/* the listener's own path, at the end */
+	{__NR_unlink, LISTEN, 0},		/* the listener's own path, at the end */
 	{__NR_poll, BOTH | PAGER | WATCHER,
 	 0}, /* can the console take more? a server, its watcher */
 	{__NR_ppoll, BOTH | PAGER | WATCHER, 0}, /* the same, by another name in libc */
@@ -114,24 +115,15 @@ static const struct seccomp_rule {
 	{__NR_newfstatat, PAGER, 0}, /* did the memory file shrink? */
 	{__NR_fstat, PAGER, 0},	     /* the same */
 
-	{__NR_openat, SNAP, 0},		   /* the snapshot's files, if not open yet */
-	{__NR_mkdirat, SNAP, 0},	   /* the temporary folder */
-	{__NR_newfstatat, SNAP, 0},	   /* sizes */
-	{__NR_fstat, SNAP, 0},		   /* sizes */
-	{__NR_lseek, SNAP, 0},		   /* SEEK_DATA and SEEK_HOLE */
-	{__NR_ftruncate, SNAP, 0},	   /* sparse files */
-	{__NR_copy_file_range, SNAP, 0},   /* unchanged disk blocks */
-	{__NR_fsync, SNAP, 0},		   /* files and folders */
-	{__NR_sync_file_range, SNAP, 0},   /* write-back ahead of the sync */
-	{__NR_fchmod, SNAP, 0},		   /* published files are read-only */
-	{__NR_fchmodat, SNAP, 0},	   /* the same */
-	{__NR_renameat2, SNAP, 0},	   /* publish */
-	{__NR_renameat, SNAP, 0},	   /* publish */
-	{__NR_unlinkat, SNAP, 0},	   /* what was replaced, or failed */
-	{__NR_getdents64, SNAP, 0},	   /* what was replaced, or failed */
-	{__NR_flock, SNAP, 0},		   /* nobody uses what is replaced */
-	{__NR_io_uring_setup, SNAP, 0},	   /* ring for the memory file */
-	{__NR_io_uring_register, SNAP, 0}, /* its files and restrictions */
+	{__NR_openat, SNAP, 0},	    /* the snapshot's files, if not open yet */
+	{__NR_newfstatat, SNAP, 0}, /* sizes */
+	{__NR_fstat, SNAP, 0},	    /* sizes */
+	{__NR_lseek, SNAP, 0},	    /* SEEK_DATA and SEEK_HOLE */
+	{__NR_ftruncate, SNAP, 0},  /* sparse files */
+	{__NR_fsync, SNAP, 0},	    /* files and folders */
+	{__NR_fchmod, SNAP, 0},	    /* published files are read-only */
+	{__NR_renameat2, SNAP, 0},  /* publish */
+	{__NR_unlinkat, SNAP, 0},   /* what was replaced, or failed */
 
 	/* Shadow memory, symbolizer, leak check at exit. */
 	{__NR_openat, SANITIZER, 0},
@@ -305,7 +297,7 @@ int seccomp_apply_main(unsigned int options)
 {
 	return seccomp_apply(LOOP | (options & SECCOMP_SNAPSHOT ? SNAP : 0) |
 			     (options & SECCOMP_WAIT ? WAIT : 0) |
-			     (options & SECCOMP_VSOCK_PATH ? PATHS : 0) |
+			     (options & SECCOMP_VSOCK_PATH ? PATHS | LISTEN : 0) |
 			     (options & SECCOMP_SANITIZER ? SANITIZER : 0));
 }
 

@@ -22,6 +22,7 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -64,15 +65,23 @@ int loop_watch(struct shim *shim, struct conn *c, enum conn_slot slot, u32 event
 	return loop_add(shim, c->fd[slot], events | EPOLLET, key);
 }
 
-/* Handlers that are ignored stay so across execve; commands are to start with every signal at its
- * default. */
+/*
+ * Signals that are ignored stay so across execve; commands are to start with every signal at its
+ * default. By the bare system call: glibc's posix_spawn leaves 32 and 33 ignored in what it starts,
+ * and its sigaction() refuses to touch them.
+ */
 static void signals_default(void)
 {
-	struct sigaction action = {.sa_handler = SIG_DFL};
+	const struct {
+		void *handler; /* SIG_DFL */
+		unsigned long flags;
+		void *restorer;
+		unsigned long mask;
+	} action = {0};
 
 	for (int number = 1; number < NSIG; number++)
 		if (number != SIGKILL && number != SIGSTOP)
-			(void)sigaction(number, &action, NULL);
+			(void)syscall(SYS_rt_sigaction, number, &action, NULL, sizeof(action.mask));
 }
 
 void loop_init(struct shim *shim)

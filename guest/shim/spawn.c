@@ -23,6 +23,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -152,6 +153,12 @@ static SPAWN_CHILD _Noreturn void child_main(struct spawn_stack *mem)
 		if (ret < 0)
 			child_fail(args, SHIM_STAGE_SETUP, ret);
 	}
+	/*
+	 * Not left to the execve: it may be long in coming, and a copy of another connection's
+	 * stdin pipe would keep that command from its end of file. The table is the child's own.
+	 */
+	raw(SYS_close_range, STDERR_FILENO + 1, args->status_fd - 1, 0);
+	raw(SYS_close_range, args->status_fd + 1, UINT_MAX, 0);
 	/* Groups and gid while still root. */
 	ret = raw(SYS_setgroups, 0, 0, 0);
 	if (!ret)

@@ -246,7 +246,13 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
 def test_signals_are_forwarded(cli: Cli) -> None:
     script = "for s in INT TERM HUP QUIT; do trap \"echo $s\" $s; done; echo up; " \
         "while :; do sleep 0.02; done"  # fmt: skip
-    proc = cli.popen("run", "debian", "--", "bash", "-c", script)
+
+    def heed() -> None:
+        # A run of the tests in a script's background has some of them ignored, and that is kept.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+
+    proc = cli.popen("run", "debian", "--", "bash", "-c", script, preexec_fn=heed)
     assert proc.stdout is not None and proc.stdout.readline() == b"up\n"
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         proc.send_signal(number)
@@ -344,6 +350,33 @@ def test_help_everywhere(cli: Cli) -> None:
         assert proc.returncode == 0 and proc.stdout.startswith(b"Usage: thaw") and not proc.stderr
     assert cli("help").returncode == 0 and cli("version").stdout.startswith(b"thaw ")
     assert b"mmap" in cli("run", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["version"], ["help"], ["run", "--help"], ["doctor"], ["template", "ls", "--help"]],
+)
+def test_lost_output_is_told(cli: Cli, args: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        proc = cli(*args, stdout=full)
+    assert proc.returncode == (125 if args[0] == "run" else 1)
+    assert b"stdout: No space left on device" in proc.stderr
+
+
+def test_help_of_one(cli: Cli) -> None:
+    assert cli("help", "run").stdout == cli("run", "--help").stdout
+    assert cli("template", "help", "rm").stdout == cli("template", "rm", "--help").stdout
+
+
+def test_completion_knows_every_strategy(cli: Cli) -> None:
+    text = cli("run", "--help").stdout.decode()
+    known = [line.split()[0] for line in text.split("\nStrategies")[1].splitlines()[1:]]
+    script = (
+        "source completions/thaw.bash; COMP_WORDS=(thaw run debian --strategy ''); COMP_CWORD=4; "
+        '_thaw; echo "${COMPREPLY[@]}"'
+    )
+    proc = subprocess.run(["bash", "-c", script], cwd=TOP, capture_output=True, text=True)
+    assert proc.stdout.split() == known, proc.stderr
 
 
 def test_rm_refuses_what_is_in_use(cli: Cli) -> None:
@@ -540,6 +573,23 @@ def test_build_fails_and_leaves_the_old_one(
         assert word in proc.stderr.decode(), proc.stderr
     assert names(cli.state / "templates") == ["debian"]
     assert names(cli.state / "scratch") == []
+
+
+def test_a_folder_that_is_being_written_is_left_alone(cli: Cli) -> None:
+    """thaw-vmm outlives a killed build for as long as it takes to see that."""
+    cli.make_guest()
+    (cli.state / "recipe").write_text("{}")
+    build = ("template", "build", "x", "--recipe", str(cli.state / "recipe"), "--replace")
+    folder = cli.state / "templates/.x.tmp-1-2"
+    folder.mkdir()
+    (folder / "memory").write_bytes(b"x")
+    writer = os.open(folder, os.O_RDONLY)
+    fcntl.flock(writer, fcntl.LOCK_EX)
+    assert cli(*build).returncode == 0
+    assert (folder / "memory").exists()
+    os.close(writer)
+    assert cli(*build).returncode == 0
+    assert not folder.exists()
 
 
 def test_one_build_of_a_name_at_a_time(cli: Cli) -> None:

@@ -7,6 +7,7 @@ tests/vm/test_exec.py is the one with a guest.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -317,6 +318,36 @@ def test_stdin_eof_and_half_close(server: Server) -> None:
     with server.start(["sh", "-c", "sleep 0.1; echo end"]) as sock:
         sock.shutdown(socket.SHUT_WR)
         assert shim.collect(sock).stdout == b"end\n"
+
+
+def test_stdin_ends_while_another_command_is_stuck_before_its_execve(
+    server: Server, tmp_path: Path
+) -> None:
+    program = tmp_path / "leased"
+    program.write_bytes(Path("/bin/true").read_bytes())
+    program.chmod(0o755)
+    old = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    fd = os.open(program, os.O_RDWR)
+    try:
+        # An execve of the file waits until the lease is given back.
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with server.start(["cat"], stdin=True) as cat:
+            assert next(shim.frames(cat))[0] == shim.STARTED
+            with server.start([str(program)]) as stuck:
+                assert eventually(lambda: len(server.children()) == 2)
+                cat.settimeout(10)
+                cat.sendall(shim.frame(shim.STDIN, b"end") + shim.frame(shim.STDIN_EOF))
+                result = shim.collect(cat)
+                assert (result.stdout, result.value) == (b"end", 0)
+                os.close(fd)
+                fd = -1
+                result = shim.collect(stuck)
+                # ETXTBSY when the lease was broken before the file was closed.
+                assert result.value == 0 or (result.error and result.error[1] == errno.ETXTBSY)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+        signal.signal(signal.SIGIO, old)
 
 
 def test_closed_stdin_is_not_an_error(server: Server) -> None:

@@ -7,16 +7,20 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/unit/test.h"
 #include "vmm/kvm/vm.h"
+#include "vmm/kvm/vm_internal.h"
 #include "vmm/seccomp.h"
 
 #define CODE_GPA   0x1000ull
 #define RESULT_GPA 0x2000ull
-#define POISON	   0x99u
+#define POISON	   0x19u
 
 /* 32-bit flat protected mode, no paging. */
 static const u8 checkpoint_code[] = {
@@ -39,6 +43,22 @@ static const u8 spin_code[] = {
 	0xeb, 0xfe,		      /* jmp here */
 };
 
+#define STORM_ROUNDS 200u
+#define STORM_VCPUS  4u
+static const u8 storm_code[] = {
+	0xb9, 0xc8, 0x00, 0x00, 0x00, /* mov ecx, STORM_ROUNDS */
+	0xc7, 0x05, 0x08, 0x00, 0x00, 0xd0, 0x01,
+	0x00, 0x00, 0x00,			  /* 1: mov [0xd0000008], CHECKPOINT */
+	0xa1, 0x0c, 0x00, 0x00, 0xd0,		  /* mov eax, [0xd000000c] */
+	0x49, 0x75, 0xee,			  /* dec ecx; jnz 1b */
+	0xf0, 0xff, 0x05, 0x00, 0x20, 0x00, 0x00, /* lock inc dword [0x2000] */
+	0x83, 0x3d, 0x00, 0x20, 0x00, 0x00, 0x1d, /* 2: cmp dword [0x2000], that of all vCPUs */
+	0x75, 0xf7,				  /* jne 2b */
+	0x66, 0xba, 0x00, 0x06, 0xb0, 0x34, 0xee, /* out 0x600, 0x34 */
+	0xf4,
+};
+_Static_assert(STORM_ROUNDS == 0xc8 && POISON + STORM_VCPUS == 0x1d, "as in the code");
+
 /** What children tell their parent. */
 struct shared {
 	enum vm_stop stop;
@@ -52,6 +72,7 @@ struct shared {
 
 static struct shared *shared;
 static int running_fd = -1; /* told by the spinning guest's child */
+static bool all_run;	    /* not vCPU 0 alone */
 
 static void set_protected_mode(struct vcpu *vcpu)
 {
@@ -121,6 +142,12 @@ static void run_child(const u8 *code, size_t code_bytes, unsigned int nvcpus, bo
 		CHECK_EQ(vcpu_load(&vm.vcpus[0], from), 0);
 	else
 		set_protected_mode(&vm.vcpus[0]);
+	for (unsigned int i = 1; all_run && i < nvcpus; i++) {
+		struct kvm_mp_state runnable = {.mp_state = KVM_MP_STATE_RUNNABLE};
+
+		set_protected_mode(&vm.vcpus[i]);
+		CHECK_EQ(ioctl(vm.vcpus[i].fd, KVM_SET_MP_STATE, &runnable), 0);
+	}
 	CHECK_EQ(thawdev_fill(&vm.thawdev, from ? 0 : 1, &start), 0);
 	CHECK_EQ(vm_run(&vm), 0);
 	shared->stop = vm.stop;
@@ -171,6 +198,20 @@ static void test_checkpoint_goes_on(void)
 		CHECK_EQ(shared->result, 0);
 		CHECK(shared->resumed_ns);
 	}
+}
+
+/* Every vCPU rings without pause: each ring ends in a checkpoint or EBUSY, and no vCPU gets lost
+ * between one rendezvous and the next. */
+static void test_doorbell_storm(void)
+{
+	shared->checkpoint_ret = 0;
+	all_run = true;
+	run_vm(storm_code, sizeof(storm_code), STORM_VCPUS, false, NULL);
+	all_run = false;
+	CHECK_EQ(shared->stop, VM_STOP_POWEROFF);
+	CHECK_EQ(shared->result, POISON + STORM_VCPUS);
+	CHECK(shared->checkpoints >= STORM_ROUNDS);
+	CHECK(shared->checkpoints <= STORM_ROUNDS * STORM_VCPUS);
 }
 
 static void test_checkpoint_fails(void)
@@ -239,6 +280,64 @@ static void test_ends(void)
 	CHECK_EQ(shared->stop, VM_STOP_RESET);
 }
 
+/* Run what is ready. Return: how many handlers were. */
+static int run_ready(struct vm *vm)
+{
+	struct epoll_event events[4];
+	int n = epoll_wait(vm->ev.epoll_fd, events, 4, 0);
+
+	for (int i = 0; i < n; i++) {
+		struct ev_handler *handler = events[i].data.ptr;
+
+		handler->fn(handler, events[i].events);
+	}
+	return n;
+}
+
+/* A client of the vsock listener for whom no file is left waits, and the loop does not spin. */
+static void test_listener_out_of_files(void)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	socklen_t addr_bytes = sizeof(sa_family_t);
+	struct vm_config cfg = {.ctl_fd = -1};
+	struct rlimit limit, none;
+	int client, next;
+	struct vm vm;
+
+	cfg.vsock_listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	/* An address of the kernel's choice. */
+	CHECK_EQ(bind(cfg.vsock_listen_fd, (struct sockaddr *)&addr, addr_bytes), 0);
+	CHECK_EQ(listen(cfg.vsock_listen_fd, 4), 0);
+	addr_bytes = sizeof(addr);
+	CHECK_EQ(getsockname(cfg.vsock_listen_fd, (struct sockaddr *)&addr, &addr_bytes), 0);
+	client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	vm_init(&vm, &cfg);
+	CHECK_EQ(ev_init(&vm.ev), 0);
+	CHECK_EQ(vm_ctl_attach(&vm), 0);
+	CHECK_EQ(connect(client, (struct sockaddr *)&addr, addr_bytes), 0);
+
+	next = dup(client);
+	close(next);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none = limit;
+	none.rlim_cur = (rlim_t)next;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(run_ready(&vm), 0);
+	vm_listen_again(&vm);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(run_ready(&vm), 0);
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	vm_listen_again(&vm);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(write(client, "nonsense\n", 9), 9);
+	CHECK_EQ(run_ready(&vm), 1);
+	CHECK_EQ(read(client, &next, 1), 0);
+	close(client);
+	vm_destroy(&vm);
+	close(cfg.vsock_listen_fd);
+}
+
 static void test_signal_stops(void)
 {
 	int status, go[2];
@@ -263,6 +362,7 @@ static void test_signal_stops(void)
 }
 
 TEST_MAIN({"set-up", test_set_up}, {"checkpoint goes on", test_checkpoint_goes_on},
-	  {"checkpoint fails", test_checkpoint_fails}, {"clone", test_clone},
-	  {"hostile state", test_hostile_state}, {"ends", test_ends},
+	  {"doorbell storm", test_doorbell_storm}, {"checkpoint fails", test_checkpoint_fails},
+	  {"clone", test_clone}, {"hostile state", test_hostile_state}, {"ends", test_ends},
+	  {"listener out of files", test_listener_out_of_files},
 	  {"a signal stops", test_signal_stops})

@@ -172,6 +172,8 @@ static void test_refused(void)
 	refused("d|-z|--|x", "'-z'");
 	refused("d|--json", "--json needs a value");
 	refused("d|--json|", "--json");
+	refused("d|-e|--|env", "--env needs a value");
+	refused("d|--timeout|--|x", "--timeout needs a value");
 	refused("d|--interactive=yes|--|x", "--interactive takes no value");
 	refused("d|-e|=x|--|x", "--env");
 	refused("d|-w|tmp|--|x", "absolute path");

@@ -119,6 +119,21 @@ static void do_renameat(void)
 	syscall(SYS_renameat2, -1, "a", -1, "b", 0);
 }
 
+static void do_unlink(void)
+{
+	syscall(SYS_unlink, "");
+}
+
+static void do_io_uring_setup(void)
+{
+	syscall(SYS_io_uring_setup, 1, NULL);
+}
+
+static void do_io_uring_register(void)
+{
+	syscall(SYS_io_uring_register, -1, 0, NULL, 0);
+}
+
 static void do_ptrace(void)
 {
 	syscall(SYS_process_vm_writev, 0, NULL, 0, NULL, 0, 0);
@@ -207,6 +222,7 @@ static void test_allowed(void)
 	CHECK(survives(PAGER, 0, do_uffd_wake));
 	CHECK(survives(PAGER, 0, do_lseek));
 	CHECK(survives(WATCHER, 0, do_waitid));
+	CHECK(survives(MAIN, SECCOMP_VSOCK_PATH, do_unlink));
 }
 
 static void test_killed(void)
@@ -223,6 +239,10 @@ static void test_killed(void)
 	CHECK(!survives(MAIN, all, do_x32));
 	CHECK(!survives(MAIN, all, do_int80));
 	CHECK(!survives(MAIN, all, do_kill_other));
+	/* A ring without restrictions would do what the filter forbids. */
+	CHECK(!survives(MAIN, all, do_io_uring_setup));
+	CHECK(!survives(MAIN, all, do_io_uring_register));
+	CHECK(!survives(VCPU, all, do_io_uring_setup));
 	/* What only an option brings. */
 	CHECK(!survives(MAIN, 0, do_socket));
 	CHECK(!survives(MAIN, all, do_inet_socket));
@@ -244,6 +264,7 @@ static void test_killed(void)
 	CHECK(!survives(PAGER, 0, do_openat));
 	CHECK(!survives(WATCHER, 0, do_openat));
 #endif
+	CHECK(!survives(VCPU, all, do_unlink));
 }
 
 TEST_MAIN({"allowed", test_allowed}, {"killed", test_killed})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vsock device itself: hostile packets and rings, limits, restore, transport reset, fairness.
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/virtio_config.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -311,6 +312,76 @@ static void test_full(void)
 	rig_close(&rig);
 }
 
+static int connect_unwatchable(struct vsock_owner *owner, u32 port)
+{
+	(void)owner;
+	(void)port;
+	return open("/proc/self/exe", O_RDONLY | O_CLOEXEC); /* EPERM of epoll */
+}
+
+/* A guest's request that makes room in the full table, with one place left for RSTs, and then gets
+ * no connection: its own RST still has a place. */
+static void test_full_of_resets(void)
+{
+	const u32 nhost = VSOCK_CONN_MAX - 1;
+	u32 host_port = 0;
+	int fd;
+
+	raise_fd_limit(2 * VSOCK_CONN_MAX + 100);
+	open_rig();
+	rig_send_op(&rig, VIRTIO_VSOCK_OP_REQUEST, 100, 5);
+	rig_expect(&rig, VIRTIO_VSOCK_OP_RESPONSE);
+	for (u32 i = 0; i < nhost; i++) {
+		fd = rig_connect(&rig, 9, &host_port);
+		rig.accepted[rig.naccepted++] = fd;
+	}
+	close(rig.accepted[--rig.naccepted]); /* its reset is owed by the guest */
+	rig_run(&rig);
+	rig_expect(&rig, VIRTIO_VSOCK_OP_SHUTDOWN);
+	/* 64 RSTs for the guest's buffers, and all but one that the FIFO holds. */
+	for (u32 i = 0; i < 64 + VSOCK_RST_MAX - 1; i++)
+		rig_send_op(&rig, VIRTIO_VSOCK_OP_RW, 1000 + i, 7);
+	rig.owner.guest_connect = connect_unwatchable;
+	rig_send_op(&rig, VIRTIO_VSOCK_OP_REQUEST, 99, 5);
+	CHECK(!broken(&rig));
+	rig_close(&rig);
+}
+
+/* The guest closes and gives up before it has a buffer for our RST: what it sent is not lost. */
+static void test_reset_behind_shutdown(void)
+{
+	struct virtio_vsock_hdr hdr;
+	struct rig_packet packet;
+	static u8 data[50000];
+	u32 host_port, got = 0;
+	ssize_t n;
+	int fd;
+
+	open_rig();
+	fd = rig_connect(&rig, 9, &host_port);
+	hdr = rig_header(VIRTIO_VSOCK_OP_RW, 9, host_port);
+	hdr.len = sizeof(data);
+	for (u32 i = 0; i < 8; i++) /* more than the socket takes */
+		rig_send(&rig, &hdr, data);
+	/* Use the rx buffers up. */
+	do
+		rig_send_op(&rig, VIRTIO_VSOCK_OP_RW, 5, 6);
+	while (rig_take(&rig, &packet));
+	hdr = rig_header(VIRTIO_VSOCK_OP_SHUTDOWN, 9, host_port);
+	hdr.flags = VIRTIO_VSOCK_SHUTDOWN_RCV | VIRTIO_VSOCK_SHUTDOWN_SEND;
+	rig_send(&rig, &hdr, NULL);
+	rig_send_op(&rig, VIRTIO_VSOCK_OP_RST, 9, host_port);
+	CHECK_EQ(vsock_connections(rig.dev), 0);
+	while ((n = recv(fd, data, sizeof(data), MSG_DONTWAIT)) > 0) {
+		got += (u32)n;
+		rig_run(&rig);
+	}
+	CHECK_EQ(got, 8 * sizeof(data));
+	CHECK(rig_at_end(fd));
+	close(fd);
+	rig_close(&rig);
+}
+
 /* A request made before there is a driver waits for it, and outlives the driver's first reset. */
 static void test_early_connect(void)
 {
@@ -351,4 +422,6 @@ static void test_announce(void)
 TEST_MAIN({"unknown packets", test_unknown}, {"wrong state", test_wrong_state},
 	  {"header lies", test_header_lies}, {"rx shortage", test_rx_shortage},
 	  {"fairness", test_fairness}, {"1000 streams", test_thousand}, {"full table", test_full},
+	  {"full of resets", test_full_of_resets},
+	  {"reset behind shutdown", test_reset_behind_shutdown},
 	  {"early connect", test_early_connect}, {"announce", test_announce})

@@ -20,6 +20,18 @@ static void print_commands(const char *group, const struct cli_command *table, s
 	fprintf(out, "\n'%s COMMAND --help' tells about one of them.\n", group);
 }
 
+int cli_flush(void)
+{
+	int ret;
+
+	errno = 0;
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return 0;
+	ret = errno ? -errno : -EIO;
+	log_err("stdout: %s", strerror(-ret));
+	return ret;
+}
+
 int cli_dispatch(struct cli *cli, const char *group, const struct cli_command *table, size_t count,
 		 int argc, char **argv)
 {
@@ -27,9 +39,13 @@ int cli_dispatch(struct cli *cli, const char *group, const struct cli_command *t
 		print_commands(group, table, count, stderr);
 		return CLI_USAGE;
 	}
+	for (size_t i = 0; argc > 1 && !strcmp(argv[0], "help") && i < count; i++) {
+		if (!strcmp(argv[1], table[i].name))
+			return table[i].run(cli, 1, (char *[]){"--help", NULL});
+	}
 	if (!strcmp(argv[0], "help") || !strcmp(argv[0], "--help") || !strcmp(argv[0], "-h")) {
 		print_commands(group, table, count, stdout);
-		return fflush(stdout) ? CLI_FAILED : CLI_OK;
+		return cli_flush() ? CLI_FAILED : CLI_OK;
 	}
 	for (size_t i = 0; i < count; i++) {
 		if (!strcmp(argv[0], table[i].name)) {
@@ -56,7 +72,7 @@ int cli_parse(const struct optparse_command *command, void *dest, int argc, char
 	}
 	if (result->help) {
 		optparse_help(command, stdout);
-		return fflush(stdout) ? CLI_FAILED : CLI_OK;
+		return cli_flush() ? CLI_FAILED : CLI_OK;
 	}
 	return -1;
 }

@@ -61,6 +61,10 @@ struct cli_command {
 int cli_dispatch(struct cli *cli, const char *group, const struct cli_command *table, size_t count,
 		 int argc, char **argv);
 
+/** cli_flush() - have what was printed to stdout written. Return: 0, or -errno (logged): output
+ * that is lost must not look like success. */
+int __must_check cli_flush(void);
+
 struct optparse_command;
 struct optparse_result;
 

@@ -132,5 +132,5 @@ int doctor_main(struct cli *cli, int argc, char **argv)
 	fd_close(&doctor.kvm_fd);
 	if (!opts.json)
 		printf("%s\n", ok ? "thaw run works here" : "thaw run can't work here");
-	return ok && !ret && !fflush(stdout) ? CLI_OK : CLI_FAILED;
+	return !cli_flush() && ok && !ret ? CLI_OK : CLI_FAILED;
 }

@@ -119,7 +119,7 @@ void doctor_check_tun(struct doctor *doctor, struct doctor_finding *finding)
 			   "/dev/net/tun: %s; sandboxes have no network "
 			   "without it",
 			   strerror(errno));
-		finding->fix = "modprobe tun";
+		finding->fix = errno == EACCES ? "run as root" : "modprobe tun";
 		return;
 	}
 	fd_close(&fd);

@@ -19,7 +19,7 @@ static int version_main(struct cli *cli, int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	printf("thaw %s\n", THAW_VERSION);
-	return fflush(stdout) ? CLI_FAILED : CLI_OK;
+	return cli_flush() ? CLI_FAILED : CLI_OK;
 }
 
 static const struct cli_command commands[] = {

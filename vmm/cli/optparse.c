@@ -92,7 +92,8 @@ static int take_option(struct cursor *cur, const struct optparse_spec *spec, con
 	if (!spec->arg && value)
 		return fail(cur, "option --%s takes no value", spec->name);
 	if (spec->arg && !value) {
-		if (cur->index == cur->argc)
+		/* "run t -e -- cmd": what stands before the command is no value. */
+		if (cur->index == cur->argc || !strcmp(cur->argv[cur->index], "--"))
 			return fail(cur, "option --%s needs a value: --%s %s", spec->name,
 				    spec->name, spec->arg);
 		value = cur->argv[cur->index++];

@@ -444,7 +444,7 @@ static int parse_options(struct run *run, int argc, char **argv)
 		return -1;
 	optparse_help(&run_command, stdout);
 	print_strategies();
-	return fflush(stdout) ? CLI_RUN_FAILED : CLI_OK;
+	return cli_flush() ? CLI_RUN_FAILED : CLI_OK;
 }
 
 int run_main(struct cli *cli, int argc, char **argv)

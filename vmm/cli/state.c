@@ -13,8 +13,8 @@
 // else will find. So after every flock the name is looked up again, and the file is only good if it
 // is still the one behind the name.
 //
-// What a killed build leaves is a folder .NAME.tmp-PID-RANDOM. The next build of NAME holds the
-// lock, so no live build can own such a folder, and it is removed.
+// What a killed build leaves is a folder .NAME.tmp-PID-RANDOM, which the next build of NAME
+// removes; not while its thaw-vmm, which holds it locked, is still on its way out.
 #include "vmm/cli/state.h"
 
 #include <dirent.h>
@@ -194,8 +194,8 @@ bool state_in_use(const struct state *state, const char *name)
 }
 
 /** Delete the files of a folder that no one else may find, then the folder. Templates have no
- * folders inside. */
-static int remove_flat(int parent_fd, const char *name)
+ * folders inside. @leftover: only if nobody holds it locked, else -EWOULDBLOCK. */
+static int remove_flat(int parent_fd, const char *name, bool leftover)
 {
 	struct dirent *entry;
 	int fd, ret = 0;
@@ -206,7 +206,7 @@ static int remove_flat(int parent_fd, const char *name)
 		return -errno;
 	/* Published folders are read-only, which stops every user but root from deleting in them.
 	 */
-	if (fchmod(fd, 0700) < 0) {
+	if ((leftover && flock(fd, LOCK_EX | LOCK_NB) < 0) || fchmod(fd, 0700) < 0) {
 		ret = -errno;
 		close(fd);
 		return ret;
@@ -251,8 +251,9 @@ static int remove_leftovers(int parent_fd, const char *name)
 		if (strncmp(entry->d_name, tmp, strlen(tmp)) != 0 &&
 		    strncmp(entry->d_name, gone, strlen(gone)) != 0)
 			continue;
-		ret = remove_flat(parent_fd, entry->d_name);
-		if (ret && ret != -ENOENT) {
+		ret = remove_flat(parent_fd, entry->d_name, true);
+		/* A writer that still lives removes it itself. */
+		if (ret && ret != -ENOENT && ret != -EWOULDBLOCK) {
 			log_err("%s: left by an earlier build; can't remove it: %s", entry->d_name,
 				strerror(-ret));
 			break;
@@ -363,7 +364,7 @@ int state_remove_template(const struct state *state, const char *name, int lock_
 	snprintf(hidden, sizeof(hidden), ".%s.rm-%d", name, (int)getpid());
 	ret = renameat(parent_fd, name, parent_fd, hidden) < 0 ? -errno : 0;
 	if (!ret)
-		ret = remove_flat(parent_fd, hidden);
+		ret = remove_flat(parent_fd, hidden, false);
 	if (ret)
 		log_err("%s/templates/%s: can't remove: %s", state->root, name, strerror(-ret));
 	state_path(state, "logs", name, ".log", log_path);

@@ -204,7 +204,7 @@ int template_list_main(struct cli *cli, int argc, char **argv)
 			state.root);
 	json_decref(array);
 	state_names_free(&names);
-	return ret || fflush(stdout) ? CLI_FAILED : CLI_OK;
+	return cli_flush() || ret ? CLI_FAILED : CLI_OK;
 }
 
 /** The one positional argument as a name. Return: CLI_OK or the exit status. */
@@ -285,7 +285,7 @@ int template_inspect_main(struct cli *cli, int argc, char **argv)
 		json_decref(object);
 	} else {
 		print_text(name, &entry);
-		status = fflush(stdout) ? CLI_FAILED : CLI_OK;
+		status = cli_flush() ? CLI_FAILED : CLI_OK;
 	}
 	entry_free(&entry);
 	return status;
@@ -409,7 +409,7 @@ int template_verify_main(struct cli *cli, int argc, char **argv)
 	fd_close(&lock_fd);
 	if (status == CLI_OK)
 		printf("%s: whole\n", name);
-	return fflush(stdout) ? CLI_FAILED : status;
+	return cli_flush() ? CLI_FAILED : status;
 }
 
 static const struct cli_command template_commands[] = {

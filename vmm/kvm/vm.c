@@ -150,6 +150,7 @@ static void vm_on_kick(struct ev_handler *handler, u32 events)
 	(void)events;
 	if (eventfd_read(handler->fd, &count) == 0)
 		virtio_kick(kick->vm->devs[kick->slot], kick->queue);
+	vm_listen_again(kick->vm);
 }
 
 static void vm_virtio_access(void *opaque, u64 offset, void *data, u32 len_bytes, bool is_write)

@@ -116,8 +116,9 @@ struct vm {
 	struct pager *pager; /* brings missing pages of RAM (snapshot/pager.h), or NULL; owned */
 	struct ev_handler pager_handler;
 	struct vm_greeter
-		*greeters; /* clients of the vsock listener that did not send their line yet */
-	bool waiting;	   /* for CTL_START */
+		*greeters;  /* clients of the vsock listener that did not send their line yet */
+	bool waiting;	    /* for CTL_START */
+	bool listen_paused; /* the listener is not watched: no file was left for a client */
 	enum vm_stop stop;
 	int stop_error;
 	char stop_text[160];

@@ -94,6 +94,7 @@ static void vm_greeter_end(struct vm_greeter *greeter)
 		return;
 	ev_del(&greeter->vm->ev, &greeter->handler);
 	fd_close(&greeter->handler.fd);
+	vm_listen_again(greeter->vm);
 }
 
 /** Hand the client over to the vsock device; @line is complete and NUL-terminated. */
@@ -157,8 +158,11 @@ static void vm_on_listen(struct ev_handler *handler, u32 events)
 
 	(void)events;
 	if (fd < 0) {
-		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-			log_guest("vsock listener: %s", strerror(errno));
+		if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+			return;
+		log_guest("vsock listener: %s", strerror(errno));
+		/* Out of files: the client waits in the backlog, and the loop must not spin. */
+		vm->listen_paused = !ev_mod(&vm->ev, handler, 0);
 		return;
 	}
 	for (unsigned int i = 0; i < GREETERS_MAX; i++) {
@@ -176,6 +180,12 @@ static void vm_on_listen(struct ev_handler *handler, u32 events)
 		.handler = {.fn = vm_on_greeter, .fd = fd}, .vm = vm, .since = clock_now_ns()};
 	if (ev_add(&vm->ev, &greeter->handler, EPOLLIN))
 		fd_close(&greeter->handler.fd);
+}
+
+void vm_listen_again(struct vm *vm)
+{
+	if (vm->listen_paused)
+		vm->listen_paused = ev_mod(&vm->ev, &vm->listen_handler, EPOLLIN) != 0;
 }
 
 int vm_ctl_attach(struct vm *vm)

@@ -22,6 +22,10 @@ int __must_check vm_ctl_attach(struct vm *vm);
 /** vm_ctl_detach() - forget them and close half-open clients. Safe if never attached. */
 void vm_ctl_detach(struct vm *vm);
 
+/** vm_listen_again() - a file may be free again (a client left, or the guest kicked, which no
+ * stream ends without): clients that wait at the vsock listener for one have another try. */
+void vm_listen_again(struct vm *vm);
+
 /** vm_guest_connect() - vsock_owner callback: a guest process connects to host port @port. */
 int vm_guest_connect(struct vsock_owner *owner, u32 port);
 

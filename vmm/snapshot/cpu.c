@@ -91,7 +91,7 @@ void snap_cpu_model(const struct snap_cpuid *cpuid, char model[49])
 		used--;
 	model[used] = '\0';
 	if (!used)
-		strcpy(model, "unknown");
+		memcpy(model, "unknown", sizeof("unknown"));
 }
 
 u32 snap_cpu_signature(const struct snap_cpuid *cpuid)

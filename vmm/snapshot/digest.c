@@ -140,7 +140,7 @@ int snap_digest_sparse(int fd, u64 file_bytes, u8 out[SNAP_DIGEST_BYTES])
 {
 	struct snap_blocks *blocks = snap_blocks_new();
 	u8 *buf = aligned_alloc(PAGE_SIZE_BYTES, DIGEST_CHUNK_BYTES);
-	u64 pos = 0, start, end;
+	u64 pos = 0, start = 0, end = 0;
 	int ret = -ENOMEM;
 
 	if (!blocks || !buf)

@@ -123,6 +123,9 @@ struct snap_write_opts {
 	const struct snap *base; /* snapshot the VM was restored from, or NULL */
 	bool diff;		 /* keep only what differs from @base, which stands beside @path as
 				    @parent */
+	/** Asked last before publishing, if not NULL; false: it is not published (-ECANCELED). */
+	bool (*wanted)(void *opaque);
+	void *opaque;
 };
 
 struct snap_writer;
@@ -133,7 +136,8 @@ struct snap_writer;
  * Strings of @opts are copied; opts->base must stay open. Return: 0 or -errno (logged).
  *
  * snap_write() - at the checkpoint, vCPUs stopped and devices quiesced: write everything and
- * publish. Return: 0 or -errno (logged as "PATH/FILE: reason"; the old snapshot is whole).
+ * publish. Return: 0 or -errno (logged as "PATH/FILE: reason"; the old snapshot is whole, and it
+ * may be called again).
  *
  * snap_write_abort() - remove what was not published and free @writer (NULL is fine); due after any
  * outcome.

@@ -18,6 +18,9 @@
  * Order: memory and disk first, since their digests stand in the manifest; the manifest next, since
  * its digest stands in the state file; the state file last.
  *
+ * A guest whose checkpoint failed may ask again, and the files are still there (snap_write() may be
+ * called until it succeeds): so each of them is written from nothing.
+ *
  * Everything that can be had before the guest runs is had in snap_write_prepare(): folder, files,
  * ring, pagemap, the root image's digest. So a target that can't be written is known before minutes
  * of warm-up are spent on it, and the confined process needs few system calls.
@@ -34,6 +37,8 @@ static int copy_opts(struct snap_write_opts *out, const struct snap_write_opts *
 	out->replace = in->replace;
 	out->base = in->base;
 	out->diff = in->diff;
+	out->wanted = in->wanted;
+	out->opaque = in->opaque;
 	out->path = strdup(in->path);
 	out->name = strdup(in->name);
 	out->kernel = strdup(in->kernel ? in->kernel : "unknown");
@@ -124,7 +129,12 @@ static int store_memory(struct snap_writer *writer, const struct gmem *gmem, u64
 	u8 digest[SNAP_DIGEST_BYTES];
 	int ret;
 
-	ret = ftruncate(writer->memory_fd, (off_t)file_bytes) < 0 ? -errno : 0;
+	/* To nothing first: pages that an attempt before this one wrote and that are zero now are
+	 * not written, and must be holes. */
+	ret = ftruncate(writer->memory_fd, 0) < 0 ||
+			      ftruncate(writer->memory_fd, (off_t)file_bytes) < 0
+		      ? -errno
+		      : 0;
 	if (!ret && writer->opts.diff)
 		ret = snap_writer_diff_store(writer, gmem, file_bytes, digest);
 	else if (!ret)
@@ -202,6 +212,15 @@ static void now_text(char out[32])
 		 (unsigned int)(secs % 60));
 }
 
+/** store_file() - exactly these bytes, whatever an attempt before this one left. Return: 0 or
+ * -errno. */
+static int store_file(int fd, const void *buf, size_t len_bytes)
+{
+	if (ftruncate(fd, 0) < 0)
+		return -errno;
+	return fd_pwrite_full(fd, buf, len_bytes, 0);
+}
+
 /** store_manifest() - text, digest, file. The strings of the manifest are all borrowed. */
 static int store_manifest(struct snap_writer *writer, const struct snap_view *parts,
 			  char *memory_digest, char *disk_digest, u8 digest[SNAP_DIGEST_BYTES])
@@ -248,7 +267,7 @@ static int store_manifest(struct snap_writer *writer, const struct snap_view *pa
 	}
 	snap_manifest_free(&again);
 	snap_digest_buf(manifest.json, manifest.json_len_bytes, digest);
-	ret = fd_write_full(writer->manifest_fd, manifest.json, manifest.json_len_bytes);
+	ret = store_file(writer->manifest_fd, manifest.json, manifest.json_len_bytes);
 	if (ret)
 		log_err("%s/%s: %s", writer->opts.path, SNAP_FILE_MANIFEST, strerror(-ret));
 out:
@@ -271,7 +290,7 @@ static int store_state(struct snap_writer *writer, const struct snap_view *parts
 	/* What no reader would take is not published, whatever the reason. */
 	ret = snap_parse(buf, len_bytes, &view, &why);
 	if (!ret) {
-		ret = fd_write_full(writer->state_fd, buf, len_bytes);
+		ret = store_file(writer->state_fd, buf, len_bytes);
 		why = strerror(-ret);
 	}
 	if (!ret)

@@ -228,7 +228,10 @@ static int write_list(struct diff_writer *diff)
 	writer->diff_pages = 0;
 	for (u32 i = 0; i < diff->nruns; i++)
 		writer->diff_pages += diff->runs[i].npages;
-	ret = fd_write_full(writer->diff_fd, buf, len_bytes);
+	/* From nothing: an attempt before this one may have failed behind this point. */
+	ret = ftruncate(writer->diff_fd, 0) < 0 ? -errno : 0;
+	if (!ret)
+		ret = fd_pwrite_full(writer->diff_fd, buf, len_bytes, 0);
 	free(buf);
 	return ret;
 }

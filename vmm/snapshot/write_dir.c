@@ -331,6 +331,10 @@ int snap_writer_publish(struct snap_writer *writer, bool has_disk)
 	ret = snap_writer_diff_check(writer);
 	if (ret)
 		return ret;
+	if (writer->opts.wanted && !writer->opts.wanted(writer->opts.opaque)) {
+		log_err("%s: not published: nobody wants it any more", writer->opts.path);
+		return -ECANCELED;
+	}
 	ret = move_in_place(writer);
 	if (ret < 0) {
 		log_err("%s: can't be put in place: %s", writer->opts.path, strerror(-ret));

@@ -146,7 +146,8 @@ void vsock_conn_refuse(struct vsock_conn *conn)
  */
 static void vsock_conn_end(struct vsock_conn *conn, bool known)
 {
-	if (conn->state == VSOCK_CONNECTED && conn->buf_used)
+	/* Also when it is the second end: a RST on the heels of a SHUTDOWN. */
+	if (conn->buf_used)
 		shutdown(conn->handler.fd, SHUT_RD);
 	else
 		vsock_conn_detach(conn);

@@ -157,15 +157,21 @@ int vsock_run_rx(struct vsock *vsock)
 
 /* --- transport reset --- */
 
-/* Be kicked when the driver adds to what it has added so far. */
+/*
+ * Be kicked when the driver adds to what it has added so far. It can't add more than the queue
+ * holds before something is given back: one that goes on all the same, from another vCPU, must not
+ * keep the loop here.
+ */
 static int vsock_event_arm(struct vsock *vsock)
 {
 	struct virtq *vq = &vsock->dev.queues[EVENT_QUEUE];
 	unsigned int n = 0;
 	int ret;
 
-	while ((ret = virtq_pop(vq, &vsock->event)) > 0)
+	while (n <= vq->size && (ret = virtq_pop(vq, &vsock->event)) > 0)
 		n++;
+	if (n > vq->size)
+		ret = -EBADMSG;
 	while (n--)
 		virtq_unpop(vq);
 	return ret;

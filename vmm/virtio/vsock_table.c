@@ -81,11 +81,13 @@ bool vsock_rst_next(struct vsock_table *table, struct virtio_vsock_hdr *hdr)
 
 /*
  * Make room in a full table: the oldest connection that has ended on both sides here, and whose
- * reset the guest owes us, is reset instead. No timer is needed for guests that never answer.
+ * reset the guest owes us, is reset instead. No timer is needed for guests that never answer. The
+ * last place of the FIFO stays free: it belongs to the packet that the room is made for, which is
+ * answered by a RST if there is no connection for it after all.
  */
 static bool vsock_table_evict(struct vsock_table *table)
 {
-	if (vsock_rst_full(table))
+	if (table->rst_used + 1 >= VSOCK_RST_MAX)
 		return false;
 	for (struct vsock_link *link = table->all.next; link != &table->all; link = link->next) {
 		struct vsock_conn *conn = container_of(link, struct vsock_conn, all);
