@@ -39,6 +39,21 @@ static void write_to(struct vm *vm, const char *path, const struct snap *base)
 	snap_write_abort(writer);
 }
 
+static void write_diff(struct vm *vm, const char *path, const struct snap *base, const char *parent)
+{
+	struct snap_write_opts opts = {.path = path,
+				       .name = "kvm",
+				       .kernel = "none",
+				       .base = base,
+				       .parent = parent,
+				       .diff = true};
+	struct snap_writer *writer;
+
+	CHECK_EQ(snap_write_prepare(&opts, &writer), 0);
+	CHECK_EQ(snap_write(writer, vm), 0);
+	snap_write_abort(writer);
+}
+
 /** boot() - a machine as after boot_setup(), with something in every kind of state. */
 static void boot(struct vm *vm, unsigned int nvcpus, u64 ram_bytes)
 {
@@ -168,6 +183,68 @@ static void run(unsigned int nvcpus, u64 ram_bytes, const char *strategy)
 	snprintf(root_path, sizeof(root_path), "%s/root.erofs", folder);
 	root_image_write(root_path, 'x', 4096);
 	check_shape(nvcpus, ram_bytes, strategy);
+	temp_folder_remove(folder);
+}
+
+/** Two diffs, one on the other, through whole restores by every strategy. */
+static void check_diffs(const char *strategy)
+{
+	static struct vm vm, clone;
+	char third[96];
+	struct snap snap, top;
+	struct stat st;
+
+	snprintf(third, sizeof(third), "%s/third", folder);
+	CHECK_EQ(snap_open(&snap, first), 0);
+	restore(&clone, &snap, strategy);
+	((u8 *)clone.low_hva)[MIB] = 0x91;
+	((u8 *)clone.low_hva)[64 * MIB] = 0x92;
+	write_diff(&clone, second, &snap, "first");
+	vm_destroy(&clone);
+	snap_close(&snap);
+	CHECK_EQ(snap_open(&snap, second), 0);
+	CHECK_EQ(snap.manifest.diff_pages, 2);
+	CHECK_EQ(fstat(snap.memory_fd, &st), 0);
+	CHECK(st.st_blocks <= 4 * 8);
+	restore(&vm, &snap, strategy);
+	CHECK_EQ(((u8 *)vm.low_hva)[MIB], 0x91);
+	memset((u8 *)vm.low_hva + MIB, 0, 4096);
+	write_diff(&vm, third, &snap, "second");
+	vm_destroy(&vm);
+	snap_close(&snap);
+	CHECK_EQ(snap_open(&top, third), 0);
+	CHECK_EQ(snap_verify(&top), 0);
+	CHECK_EQ(top.manifest.diff_pages, 1);
+	restore(&clone, &top, strategy);
+	CHECK_EQ(((u8 *)clone.low_hva)[MIB - 1], 0x77);
+	CHECK_EQ(((u8 *)clone.low_hva)[MIB], 0);
+	CHECK_EQ(((u8 *)clone.low_hva)[MIB + 4096], 0x77);
+	CHECK_EQ(((u8 *)clone.low_hva)[64 * MIB], 0x92);
+	CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB], 0);
+	vm_destroy(&clone);
+	CHECK_EQ(snap_open(&snap, first), 0);
+	check_same(&snap.view, &top.view);
+	snap_close(&snap);
+	snap_close(&top);
+	temp_folder_remove(second);
+	temp_folder_remove(third);
+}
+
+static void test_diffs(void)
+{
+	static struct vm vm;
+
+	temp_folder(folder);
+	snprintf(first, sizeof(first), "%s/first", folder);
+	snprintf(second, sizeof(second), "%s/second", folder);
+	snprintf(root_path, sizeof(root_path), "%s/root.erofs", folder);
+	root_image_write(root_path, 'x', 4096);
+	boot(&vm, 2, 128 * MIB);
+	poke_registers(&vm);
+	write_to(&vm, first, NULL);
+	vm_destroy(&vm);
+	for (const struct snap_mem_ops *const *ops = snap_mem_list(); *ops; ops++)
+		check_diffs((*ops)->name);
 	temp_folder_remove(folder);
 }
 
@@ -368,7 +445,7 @@ static void test_refusals(void)
 	temp_folder_remove(folder);
 }
 
-TEST_MAIN({"setup", setup}, {"one_vcpu", test_one_vcpu}, {"copy", test_copy},
+TEST_MAIN({"setup", setup}, {"one_vcpu", test_one_vcpu}, {"copy", test_copy}, {"diffs", test_diffs},
 	  {"many_vcpus_high_ram", test_many_vcpus_high_ram}, {"uring", test_uring},
 	  {"memfd", test_memfd}, {"uffd", test_uffd}, {"options", test_options},
 	  {"refusals", test_refusals})
