@@ -274,6 +274,8 @@ def main() -> int:
         Arm("restore mmap, cold", lambda: thaw_run("mmap", True), options.n),
         Arm("restore copy, hot", lambda: thaw_run("copy", False), options.n),
         Arm("restore copy, cold", lambda: thaw_run("copy", True), options.n),
+        Arm("restore uffd, hot", lambda: thaw_run("uffd", False), options.n),
+        Arm("restore uffd, cold", lambda: thaw_run("uffd", True), options.n),
         Arm("pool hit, hot", pool.sample, options.n),
         Arm("warm exec", warm.sample, options.n),
         Arm("cold boot", ColdBoot().sample, options.cold_boots),
