@@ -133,8 +133,8 @@ struct snap_writer;
  * Strings of @opts are copied; opts->base must stay open. Return: 0 or -errno (logged).
  *
  * snap_write() - at the checkpoint, vCPUs stopped and devices quiesced: write everything and
- * publish. Return: 0 or -errno (logged as "PATH/FILE: reason"; the old snapshot is whole, and it may
- * be called again).
+ * publish. Return: 0 or -errno (logged as "PATH/FILE: reason"; the old snapshot is whole, and it
+ * may be called again).
  *
  * snap_write_abort() - remove what was not published and free @writer (NULL is fine); due after any
  * outcome.
