@@ -70,7 +70,7 @@ HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm
 
 # Packs: parts of both.
 PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/pack_io.c vmm/snapshot/pack_pool.c vmm/snapshot/pack_write.c \
-	vmm/snapshot/pack_read.c vmm/snapshot/pack_place.c vmm/cli/template_pack.c
+	vmm/snapshot/pack_read.c vmm/snapshot/pack_place.c vmm/snapshot/pack_file.c vmm/snapshot/mem_pack.c vmm/cli/template_pack.c
 
 LIB_SRCS := $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 

@@ -43,7 +43,7 @@ _thaw_run() {
 _thaw_template() {
 	local verb=${COMP_WORDS[2]}
 	if ((COMP_CWORD == 2)); then
-		_thaw_fill "build record ls inspect verify flatten rm export import help"
+		_thaw_fill "build record ls inspect verify flatten rm export import pack help"
 		return
 	fi
 	case $verb:${COMP_WORDS[COMP_CWORD - 1]} in
@@ -78,6 +78,7 @@ _thaw_template() {
 	ls:* | inspect:-*) _thaw_fill "--json --help" ;;
 	verify:-* | flatten:-* | rm:-*) _thaw_fill "--help" ;;
 	export:-*) _thaw_fill "--no-root --replace --threads --help" ;;
+	pack:-*) _thaw_fill "--threads --help" ;;
 	import:-*) _thaw_fill "--replace --threads --help" ;;
 	import:*) mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}") ;;
 	export:*)

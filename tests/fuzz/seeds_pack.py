@@ -23,7 +23,7 @@ def record(payload: bytes) -> bytes:
 def header(parts: dict[int, int] = SIZES, version: int = 1) -> bytes:
     """The first record."""
     sizes = b"".join(struct.pack("<QQ", parts.get(p, 0), parts.get(p, 0)) for p in range(6))
-    return record(b"THAWPACK" + struct.pack("<II", version, 0) + sizes + bytes(16))
+    return record(b"THAWPACK" + struct.pack("<II", version, 0) + sizes + bytes(32))
 
 
 def zstd(raw: bytes) -> bytes:

@@ -219,6 +219,20 @@ def test_refusals(here: Host, there: Host, tmp_path: Path) -> None:
     assert there.names() == []
 
 
+def test_pack_for_the_strategy(here: Host) -> None:
+    before = here.files("one")
+    here.ok("pack", "one")
+    here.ok("pack", "one", "--threads", "1")
+    after = here.files("one")
+    pack = after.pop("memory.pack")
+    assert after == before and len(pack) < 4 * MIB and pack[8:16] == b"THAWPACK"
+    assert oct((here.templates / "one").stat().st_mode & 0o777) == "0o500"
+    assert here("pack", "gone").returncode == 1
+    # No part of what is exported, and gone with the template.
+    assert here.ok("export", "one", "-") and here.ok("rm", "one") == b""
+    assert here.names() == []
+
+
 def test_a_killed_export_leaves_nothing(here: Host, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

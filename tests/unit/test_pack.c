@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include "tests/unit/pack_rig.h"
+#include "vmm/snapshot/mem.h"
 
 /* Every byte of the records at both ends, and so many inside: there, all bytes are alike. */
 #ifdef THAW_SANITIZER
@@ -242,6 +243,77 @@ static void test_bad_output(void)
 	end();
 }
 
-TEST_MAIN({"round_trip", test_round_trip}, {"replace", test_replace}, {"pipe", test_pipe},
-	  {"other_machine", test_other_machine}, {"truncation", test_truncation},
-	  {"flips", test_flips}, {"bad_output", test_bad_output})
+static int map_pack(struct snap_mem *mem, int fd)
+{
+	int ret;
+
+	mem->pack_fd = fd;
+	capture_begin(&capture);
+	ret = snap_mem_pack.map(mem);
+	capture_end(&capture);
+	return ret;
+}
+
+/** Strategy "pack", and what it refuses. */
+static void test_strategy(void)
+{
+	static const u64 pages[][2] = {{0, 9}, {2000, 3500}, {32767, 32768}};
+	struct pack_write_opts opts = {.memory_only = true, .threads = 2, .to = "memory.pack"};
+	char path[160], id[SNAP_DIGEST_HEX];
+	struct snap_mem mem = {.id = id};
+	struct pack_stats stats;
+	struct snap snap;
+	u8 *want, byte;
+
+	begin_with(pages, 3);
+	CHECK_EQ(snap_load(&snap, source), 0);
+	snprintf(path, sizeof(path), "%s/memory.pack", source);
+	opts.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK_EQ(pack_write(&snap, &opts, &stats), 0);
+	snap_digest_hex(snap.view.header->digest, id);
+	snap_mem_ranges(&mem, PACK_RAM_BYTES);
+	want = mmap(NULL, PACK_RAM_BYTES, PROT_READ, MAP_PRIVATE, snap.memory_fd, 0);
+	CHECK(want != MAP_FAILED);
+	CHECK_EQ(map_pack(&mem, opts.fd), 0);
+	CHECK(!memcmp(mem.ranges[0].hva, want, PACK_RAM_BYTES));
+	CHECK(mem.bytes_read > 2 * MIB && mem.bytes_read < stats.pack_bytes);
+	snap_mem_unmap(&mem);
+	CHECK_EQ(snap_verify(&snap), 0);
+
+	id[0] ^= 1;
+	CHECK_EQ(map_pack(&mem, opts.fd), -EINVAL);
+	CHECK_LOGGED(&capture, "memory.pack: of another snapshot");
+	id[0] ^= 1;
+	mem.ranges[0].len_bytes -= 4096;
+	CHECK_EQ(map_pack(&mem, opts.fd), -EINVAL);
+	CHECK_LOGGED(&capture, "memory.pack: of another snapshot");
+	mem.ranges[0].len_bytes += 4096;
+	for (u64 at = 0; at < stats.pack_bytes; at += stats.pack_bytes / 20 + 1) {
+		/* Header, small parts and frames of memory; the small parts are not looked at. */
+		CHECK_EQ(pread(opts.fd, &byte, 1, (off_t)at), 1);
+		byte ^= 4;
+		CHECK_EQ(pwrite(opts.fd, &byte, 1, (off_t)at), 1);
+		CHECK(map_pack(&mem, opts.fd) < 0);
+		CHECK_LOGGED(&capture, "memory.pack: ");
+		CHECK(!mem.ranges[0].hva);
+		capture_begin(&capture);
+		CHECK(snap_verify(&snap) < 0);
+		capture_end(&capture);
+		byte ^= 4;
+		CHECK_EQ(pwrite(opts.fd, &byte, 1, (off_t)at), 1);
+	}
+	CHECK_EQ(ftruncate(opts.fd, (off_t)stats.pack_bytes - 1), 0);
+	CHECK(map_pack(&mem, opts.fd) < 0);
+	CHECK_LOGGED(&capture, "memory.pack: end");
+	CHECK_EQ(ftruncate(opts.fd, 100), 0);
+	CHECK_EQ(map_pack(&mem, opts.fd), -ENODATA);
+	CHECK_LOGGED(&capture, "memory.pack: truncated");
+	munmap(want, PACK_RAM_BYTES);
+	close(opts.fd);
+	snap_close(&snap);
+	end();
+}
+
+TEST_MAIN({"strategy", test_strategy}, {"round_trip", test_round_trip}, {"replace", test_replace},
+	  {"pipe", test_pipe}, {"other_machine", test_other_machine},
+	  {"truncation", test_truncation}, {"flips", test_flips}, {"bad_output", test_bad_output})

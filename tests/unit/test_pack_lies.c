@@ -232,6 +232,10 @@ static void test_diff(void)
 	small_part(&pieces, PACK_MANIFEST, manifest.json, manifest.json_len_bytes);
 	small_part(&pieces, PACK_STATE, state, len_bytes);
 	pack_header_seal(&pieces.header);
+	refused(&pieces, "header: of another snapshot");
+	memcpy(pieces.header.state_digest, ((struct snap_header *)state)->digest,
+	       SNAP_DIGEST_BYTES);
+	pack_header_seal(&pieces.header);
 	refused(&pieces, "holds a diff");
 	free(state);
 	free(manifest.json);

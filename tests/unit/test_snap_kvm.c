@@ -8,6 +8,7 @@
 #include "vmm/kvm/vm.h"
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/mem.h"
+#include "vmm/snapshot/pack.h"
 #include "vmm/snapshot/write.h"
 
 #define DISK_BYTES (16 * MIB)
@@ -243,7 +244,8 @@ static void test_diffs(void)
 	poke_registers(&vm);
 	write_to(&vm, first, NULL);
 	vm_destroy(&vm);
-	for (const struct snap_mem_ops *const *ops = snap_mem_list(); *ops; ops++)
+	for (const struct snap_mem_ops *const *ops = snap_mem_list(); *ops && !(*ops)->takes_pack;
+	     ops++)
 		check_diffs((*ops)->name);
 	temp_folder_remove(folder);
 }
@@ -326,6 +328,20 @@ static void write_hot(const struct snap *snap)
 	free(buf);
 }
 
+/** Its memory.pack, for the strategy that reads that. */
+static void write_pack(const struct snap *snap)
+{
+	struct pack_write_opts opts = {.memory_only = true, .to = "memory.pack"};
+	struct pack_stats stats;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/memory.pack", first);
+	opts.fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CHECK(opts.fd >= 0);
+	CHECK_EQ(pack_write(snap, &opts, &stats), 0);
+	close(opts.fd);
+}
+
 static void check_options(struct snap *snap)
 {
 	const int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
@@ -337,7 +353,8 @@ static void check_options(struct snap *snap)
 					.prefault = SNAP_PREFAULT_OFF},
 				 none = {.populate = SNAP_POPULATE_OFF, .threads = 2},
 				 huge = {.strategy = "copy", .huge = SNAP_HUGE_PAGES_THP},
-				 memfd = {.strategy = "memfd", .memory_fd = 3};
+				 memfd = {.strategy = "memfd", .memory_fd = 3},
+				 pack = {.strategy = "pack"};
 
 	close(kvm);
 	CHECK_EQ(restore_with(snap, &habit), 0);
@@ -347,6 +364,10 @@ static void check_options(struct snap *snap)
 		CHECK_STR(habit.note, "+no-pre-fault");
 	CHECK_EQ(restore_with(snap, &off), 0);
 	CHECK_STR(off.note, "");
+	CHECK_EQ(restore_with(snap, &pack), -ENOENT);
+	CHECK_LOGGED(&capture, "has no memory.pack");
+	write_pack(snap);
+	CHECK_EQ(snap_verify(snap), 0);
 	for (unsigned int threads = 0; threads <= 4; threads += 2) {
 		both.threads = threads;
 		for (const struct snap_mem_ops *const *ops = snap_mem_list(); *ops; ops++) {

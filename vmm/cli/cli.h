@@ -41,6 +41,7 @@ cli_command_fn template_remove_main;  /* thaw template rm */
 cli_command_fn template_verify_main;  /* thaw template verify */
 cli_command_fn template_export_main;  /* thaw template export */
 cli_command_fn template_import_main;  /* thaw template import */
+cli_command_fn template_pack_main;    /* thaw template pack */
 cli_command_fn template_flatten_main; /* thaw template flatten */
 cli_command_fn pool_main;	      /* thaw pool */
 cli_command_fn doctor_main;	      /* thaw doctor */

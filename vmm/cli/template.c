@@ -422,6 +422,7 @@ static const struct cli_command template_commands[] = {
 	{"rm", "remove templates", template_remove_main},
 	{"export", "write a template as one compressed file", template_export_main},
 	{"import", "make a template of an exported one", template_import_main},
+	{"pack", "add what strategy pack reads to a template", template_pack_main},
 };
 
 int template_main(struct cli *cli, int argc, char **argv)

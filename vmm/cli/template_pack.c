@@ -14,6 +14,7 @@
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/progress.h"
 #include "vmm/cli/state.h"
+#include "vmm/snapshot/internal.h"
 #include "vmm/snapshot/pack.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -333,5 +334,95 @@ int template_import_main(struct cli *cli, int argc, char **argv)
 	progress_break(&cmd.progress);
 	if (!ret)
 		show_done(&cmd, cmd.locked, &stats);
+	return ret ? CLI_FAILED : CLI_OK;
+}
+
+static const struct optparse_spec pack_specs[] = {
+	{"threads", 0, "N", parse_threads, offsetof(struct pack_cmd, threads),
+	 "compress on N CPUs (default: all)", NULL},
+};
+
+static const struct optparse_command pack_command = {
+	.usage = "thaw template pack NAME [OPTION]...",
+	.summary =
+		"Keep the memory of template NAME compressed as well, for 'thaw run --strategy pack'.",
+	.specs = pack_specs,
+	.nspecs = ARRAY_SIZE(pack_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "NAME",
+};
+
+/** add_pack() - memory.pack into @snap's folder, whole or not at all. */
+static int add_pack(struct pack_cmd *cmd, const struct snap *snap)
+{
+	struct pack_write_opts opts = {.memory_only = true,
+				       .threads = cmd->threads,
+				       .to = SNAP_FILE_PACK,
+				       .progress = show,
+				       .opaque = cmd};
+	struct pack_stats stats;
+	char proc_path[64];
+	int ret;
+
+	opts.fd = openat(snap->dirfd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0400);
+	if (opts.fd < 0)
+		return file_error(snap->path, -errno);
+	progress_phase(&cmd->progress, "pack %s", cmd->name);
+	ret = pack_write(snap, &opts, &stats);
+	progress_break(&cmd->progress);
+	snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", opts.fd);
+	/* An older one is of the same memory; what is lost when this ends in between is only
+	 * advice. */
+	if (!ret &&
+	    (fsync(opts.fd) < 0 ||
+	     (unlinkat(snap->dirfd, SNAP_FILE_PACK, 0) < 0 && errno != ENOENT) ||
+	     linkat(AT_FDCWD, proc_path, snap->dirfd, SNAP_FILE_PACK, AT_SYMLINK_FOLLOW) < 0 ||
+	     fsync(snap->dirfd) < 0))
+		ret = file_error(snap->path, -errno);
+	fd_close(&opts.fd);
+	if (!ret)
+		show_done(cmd, cmd->name, &stats);
+	return ret;
+}
+
+int template_pack_main(struct cli *cli, int argc, char **argv)
+{
+	struct pack_cmd cmd = {.lock_fd = -1};
+	char folder[PATH_MAX];
+	struct snap snap;
+	const char *why;
+	int status, ret;
+
+	status = take_args(&cmd, &pack_command, argc, argv);
+	if (status >= 0)
+		return status;
+	if (optparse_name(&cmd.name, cmd.file, &why)) {
+		log_err("'%.60s' is not a template's name: %s", cmd.file, why);
+		return CLI_USAGE;
+	}
+	state_path(&cmd.state, "templates", cmd.name, "", folder);
+	if (access(folder, F_OK) < 0) {
+		log_err("template '%s': there is none", cmd.name);
+		return CLI_FAILED;
+	}
+	/* No build of the name, and no other pack, meanwhile. */
+	cmd.lock_fd = state_lock_build(&cmd.state, cmd.name);
+	if (cmd.lock_fd == -EBUSY)
+		log_err("template '%s' is being made by another process", cmd.name);
+	if (cmd.lock_fd < 0)
+		return CLI_FAILED;
+	progress_init(&cmd.progress, cli->start_ns);
+	ret = snap_load(&snap, folder);
+	/* A published folder is read-only, for its owner too. */
+	if (!ret && fchmod(snap.dirfd, 0700) < 0)
+		ret = file_error(folder, -errno);
+	if (!ret) {
+		ret = add_pack(&cmd, &snap);
+		if (fchmod(snap.dirfd, 0500) < 0 && !ret)
+			ret = file_error(folder, -errno);
+	}
+	snap_close(&snap);
+	state_unlock_build(&cmd.state, cmd.name, &cmd.lock_fd);
 	return ret ? CLI_FAILED : CLI_OK;
 }

@@ -10,6 +10,7 @@
 #define SNAP_FILE_STATE	   "state"
 #define SNAP_FILE_MEMORY   "memory"
 #define SNAP_FILE_DISK	   "disk"
+#define SNAP_FILE_PACK	   "memory.pack" /* for strategy "pack" */
 #define SNAP_FILE_DIFF	   "diff"
 
 #define SNAP_FORMAT_NAME	"thaw-snapshot"
@@ -34,6 +35,10 @@ int __must_check snap_part_open(int dirfd, const char *path, const char *name, u
  * snap_part_open(). @out: the caller frees it. Return: 0 or -errno (logged). */
 int __must_check snap_part_read(int dirfd, const char *path, const char *name, size_t max_bytes,
 				void **out, size_t *len_bytes);
+
+/** snap_pack_open() - memory.pack of @snap; *@fd is -1 when there is none. Return: 0 or -errno
+ * (logged). */
+int __must_check snap_pack_open(const struct snap *snap, int *fd);
 
 /** snap_digest_buf() - XXH3-128, canonical (big-endian) form. */
 void snap_digest_buf(const void *buf, size_t len_bytes, u8 out[SNAP_DIGEST_BYTES]);

@@ -10,8 +10,15 @@
 
 /* In the order of help and documentation; the first is the default. */
 static const struct snap_mem_ops *const strategies[] = {
-	&snap_mem_ws,	 &snap_mem_mmap, &snap_mem_copy, &snap_mem_uring,
-	&snap_mem_memfd, &snap_mem_uffd, NULL,
+	&snap_mem_ws,
+	&snap_mem_mmap,
+	&snap_mem_copy,
+	&snap_mem_uring,
+	&snap_mem_memfd,
+	&snap_mem_uffd,
+	/* Last: not every snapshot has what it takes. */
+	&snap_mem_pack,
+	NULL,
 };
 
 void snap_mem_ranges(struct snap_mem *mem, u64 ram_bytes)

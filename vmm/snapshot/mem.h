@@ -23,6 +23,7 @@ struct snap_mem {
 	int memory_fd;	/* in: for "memfd", a descriptor above 2 prepared by snap_memfd_make(); not
 			   owned. 0: none */
 	const char *id; /* in: the snapshot's, for "memfd"; NULL: "" */
+	int pack_fd;	/* in: for "pack", the snapshot's `memory.pack`; not owned */
 	u64 fault_window_bytes; /* in: for "uffd", struct pager_config.window_bytes; 0: the default
 				 */
 	u64 bytes_read;		/* out: what the strategy itself read from the file */
@@ -53,6 +54,7 @@ struct snap_mem_ops {
 	enum snap_huge { SNAP_HUGE_NONE = 0, SNAP_HUGE_ANON, SNAP_HUGE_SHMEM } huge;
 	bool takes_memory_fd;
 	bool takes_fault_window;
+	bool takes_pack; /* reads `memory.pack`, which a snapshot need not have */
 };
 
 /** snap_mem_ranges() - where @ram_bytes of RAM lie, into @mem. */
@@ -95,6 +97,7 @@ int __must_check snap_memfd_make(struct snap_mem *mem);
 extern const struct snap_mem_ops snap_mem_copy;
 extern const struct snap_mem_ops snap_mem_memfd;
 extern const struct snap_mem_ops snap_mem_mmap;
+extern const struct snap_mem_ops snap_mem_pack;
 extern const struct snap_mem_ops snap_mem_uffd;
 extern const struct snap_mem_ops snap_mem_uring;
 extern const struct snap_mem_ops snap_mem_ws;

@@ -27,6 +27,7 @@ struct pack_write_opts {
 	int fd;		      /* where the pack goes */
 	bool stream;	      /* front to back by write(2): a pipe, or a file at its own position */
 	bool root;	      /* the root image too */
+	bool memory_only;     /* no disk, and @root is not set: for strategy "pack" */
 	unsigned int threads; /* 0: as many as there are CPUs */
 	const char *to;	      /* for messages */
 	pack_progress_fn *progress;

@@ -52,6 +52,15 @@ void pack_table_seal(struct pack_table *table, u32 nframes);
 int __must_check pack_end_check(const struct pack_end *end, u32 nframes, u64 table_offset_bytes,
 				const char **why);
 
+/** pack_header_is_of() - is the pack of the snapshot whose state's header.digest is @id (hex)? */
+bool pack_header_is_of(const struct pack_header *header, const char *id);
+
+/** pack_table_load() - header and table of the pack in file @fd, checked; frames can then be read
+ * in any order, each with pack_frame_check(). @out: the caller frees it. Return: 0, or -errno and
+ * @why. */
+int __must_check pack_table_load(int fd, struct pack_header *header, struct pack_table **out,
+				 const char **why);
+
 /* Compression; one frame at a time, any thread. */
 
 struct pack_codec; /* a thread's zstd contexts */

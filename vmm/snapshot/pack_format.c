@@ -21,7 +21,7 @@
  */
 
 _Static_assert(sizeof(struct pack_record) == 8, "ABI: snapshots/FORMAT.md");
-_Static_assert(sizeof(struct pack_header) == 136, "ABI: snapshots/FORMAT.md");
+_Static_assert(sizeof(struct pack_header) == 152, "ABI: snapshots/FORMAT.md");
 _Static_assert(sizeof(struct pack_run) == 16, "ABI: snapshots/FORMAT.md");
 _Static_assert(sizeof(struct pack_frame) == 48, "ABI: snapshots/FORMAT.md");
 _Static_assert(sizeof(struct pack_entry) == 48, "ABI: snapshots/FORMAT.md");

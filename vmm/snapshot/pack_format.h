@@ -47,7 +47,8 @@ struct pack_header {
 	u32 version;
 	u32 reserved;
 	struct pack_size parts[PACK_PARTS];
-	u8 digest[SNAP_DIGEST_BYTES]; /* XXH3-128 of the header with these bytes zero */
+	u8 state_digest[SNAP_DIGEST_BYTES]; /* header.digest of the snapshot's state */
+	u8 digest[SNAP_DIGEST_BYTES];	    /* XXH3-128 of the header with these bytes zero */
 };
 
 /** A stretch of the part's file. */

@@ -53,6 +53,11 @@ struct pack_slot {
 	struct pack_slot *next;
 };
 
+#define PACK_THREADS_MAX 64u
+
+/** pack_count_cpus() - that this process may use, at most PACK_THREADS_MAX. */
+unsigned int pack_count_cpus(void);
+
 struct pack_pool;
 
 /** pack_pool_new() - @threads (0: one a CPU) that pack or, with @unpack, unpack. Return: NULL

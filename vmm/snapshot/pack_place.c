@@ -69,6 +69,8 @@ static int check_small(struct pack_in *in)
 	if (memcmp(digest, snap->view.header->manifest_digest, sizeof(digest)) != 0)
 		return bad(in, -EBADMSG,
 			   SNAP_FILE_MANIFEST ": is not the one that " SNAP_FILE_STATE " names");
+	if (memcmp(in->header.state_digest, snap->view.header->digest, SNAP_DIGEST_BYTES) != 0)
+		return bad(in, -EINVAL, "header: of another snapshot");
 	if (snap->manifest.diff_digest)
 		return bad(in, -EINVAL, "holds a diff, which is no use without its parent");
 	if (sizes[PACK_HOT].size_bytes) {

@@ -21,18 +21,16 @@
  * writes or reads another's.
  */
 
-#define POOL_THREADS_MAX 64u
-
 struct pack_pool {
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	bool unpack, stop;
 	struct pack_slot *todo, **todo_tail;
-	pthread_t threads[POOL_THREADS_MAX];
-	struct pack_codec *codecs[POOL_THREADS_MAX];
+	pthread_t threads[PACK_THREADS_MAX];
+	struct pack_codec *codecs[PACK_THREADS_MAX];
 	unsigned int nthreads, ncodecs, nslots;
 	u64 head, tail;
-	struct pack_slot slots[2 * POOL_THREADS_MAX + 2];
+	struct pack_slot slots[2 * PACK_THREADS_MAX + 2];
 	unsigned int taken_codecs;
 };
 
@@ -74,11 +72,13 @@ static void *worker(void *arg)
 	return NULL;
 }
 
-static unsigned int count_cpus(void)
+unsigned int pack_count_cpus(void)
 {
 	cpu_set_t set;
 
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (unsigned int)CPU_COUNT(&set);
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return 1;
+	return MIN((unsigned int)CPU_COUNT(&set), PACK_THREADS_MAX);
 }
 
 static int start_threads(struct pack_pool *pool, unsigned int threads)
@@ -130,7 +130,7 @@ struct pack_pool *pack_pool_new(unsigned int threads, bool unpack)
 	pthread_cond_init(&pool->done, NULL);
 	pool->todo_tail = &pool->todo;
 	pool->unpack = unpack;
-	threads = MIN(threads ? threads : count_cpus(), POOL_THREADS_MAX);
+	threads = MIN(threads ? threads : pack_count_cpus(), PACK_THREADS_MAX);
 	ret = make_buffers(pool, threads);
 	if (!ret)
 		ret = start_threads(pool, threads);

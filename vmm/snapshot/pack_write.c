@@ -72,7 +72,8 @@ static int fill_header(struct pack_out *out)
 		[PACK_STATE] = {-1, snap->state_len_bytes},
 		[PACK_HOT] = {-1, hot_bytes(&out->hot)},
 		[PACK_MEMORY] = {snap->memory_fd, snap->manifest.memory_bytes},
-		[PACK_DISK] = {snap->disk_fd, snap->manifest.disk_bytes},
+		[PACK_DISK] = {snap->disk_fd,
+			       out->opts->memory_only ? 0 : snap->manifest.disk_bytes},
 		[PACK_ROOT] = {snap->root_fd, out->opts->root ? snap->manifest.root_bytes : 0},
 	};
 
@@ -87,6 +88,7 @@ static int fill_header(struct pack_out *out)
 			return ret;
 		out->total_bytes += size->data_bytes;
 	}
+	memcpy(out->header.state_digest, snap->view.header->digest, SNAP_DIGEST_BYTES);
 	pack_header_seal(&out->header);
 	return pack_stream_write(&out->stream, &out->header, sizeof(out->header));
 }

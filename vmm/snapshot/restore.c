@@ -45,6 +45,18 @@
  * in steps of 100 MHz, which is more. */
 #define TSC_TOLERANCE_PERMILLE 10
 
+/** open_pack() - @root's memory as a pack. Return: 0 or -errno (logged). */
+static int open_pack(const struct snap *root, int *fd)
+{
+	int ret = snap_pack_open(root, fd);
+
+	if (ret || *fd >= 0)
+		return ret;
+	log_err("%s: has no %s, which strategy pack needs: thaw template pack makes it", root->path,
+		SNAP_FILE_PACK);
+	return -ENOENT;
+}
+
 static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_ops *ops,
 		      struct snap_restore_opts *opts, struct snap_warm *warm)
 {
@@ -53,6 +65,7 @@ static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_op
 	struct snap_mem mem = {.fd = snap_root(snap)->memory_fd,
 			       .huge = opts->huge == SNAP_HUGE_PAGES_THP,
 			       .memory_fd = opts->memory_fd,
+			       .pack_fd = -1,
 			       .id = id};
 	int ret;
 
@@ -63,7 +76,11 @@ static int map_memory(struct snap *snap, struct vm *vm, const struct snap_mem_op
 	mem.fault_window_bytes = opts->fault_window_bytes;
 	snap_digest_hex(snap_root(snap)->view.header->digest, id);
 	snap_mem_ranges(&mem, ram_bytes);
+	ret = ops->takes_pack ? open_pack(snap_root(snap), &mem.pack_fd) : 0;
+	if (ret)
+		return ret;
 	ret = ops->map(&mem);
+	fd_close(&mem.pack_fd);
 	if (!ret) {
 		ret = snap_diff_overlay(snap, &mem, ops->eager);
 		if (ret)

@@ -36,7 +36,7 @@
 
 static const char *const part_names[] = {SNAP_FILE_MANIFEST, SNAP_FILE_STATE, SNAP_FILE_MEMORY,
 					 SNAP_FILE_DISK,     SNAP_FILE_DIFF,  "hot",
-					 ".hot.tmp"};
+					 ".hot.tmp",	     SNAP_FILE_PACK};
 
 #define TEMP_TRIES 16
 
