@@ -388,8 +388,12 @@ _Noreturn void pager_server(const struct pager_server_args *args)
 	ret = ret ?: ring_init(&server.ring, PAGER_SLOTS, &args->cfg.file_fd, 1, RING_RESTRICT);
 	ret = ret ?: seccomp_apply_pager(SECCOMP_BUILD);
 	ready = server.ring.plain ? PAGER_READY_PLAIN : PAGER_READY;
-	if (!ret && send(args->sock, &ready, 1, MSG_NOSIGNAL) != 1)
+	if (!ret && send(args->sock, &ready, 1, MSG_NOSIGNAL) != 1) {
+		/* The VMM has ended already, or this server's pager has. */
+		if (errno == EPIPE || errno == ECONNRESET)
+			_exit(EXIT_SUCCESS);
 		ret = -errno;
+	}
 	if (ret) {
 		log_err("page fault server: set-up: %s", strerror(-ret));
 		_exit(EXIT_FAILURE);
