@@ -343,7 +343,7 @@ def test_help_everywhere(cli: Cli) -> None:
     commands = [
         [], ["template"], ["run"], ["doctor"],
         *(["template", verb] for verb in ("build", "ls", "inspect", "verify", "flatten", "rm")),
-        *(["template", verb] for verb in ("export", "import", "pack")),
+        *(["template", verb] for verb in ("export", "import", "pack", "record")),
     ]  # fmt: skip
     for command in commands:
         proc = cli(*command, "--help")

@@ -78,7 +78,8 @@ def build_template(name: str, *args: str) -> None:
     if have == want and (STATE / "templates" / name / "manifest.json").exists():
         return
     proc = subprocess.run(
-        [str(BIN / "thaw"), "template", "build", name, "--replace", *args],
+        # One clone for each command is enough here: its own tests record more (test_hot.py).
+        [str(BIN / "thaw"), "template", "build", name, "--replace", "--hot-runs", "1", *args],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

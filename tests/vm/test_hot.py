@@ -21,7 +21,7 @@ BPF_TEST = TOP / "build/release/unit/test_hot_bpf"
 def hot_template(thaw: Thaw) -> Iterator[str]:
     """A second generation of the standard template, whose hot set may be recorded again."""
     thaw("template", "rm", NAME)
-    proc = thaw("template", "build", NAME, "--from", thaw.template, "--hot-runs", "1")
+    proc = thaw("template", "build", NAME, "--from", thaw.template, "--whole", "--hot-runs", "1")
     assert proc.returncode == 0, proc.stderr
     yield NAME
     assert thaw("template", "rm", NAME).returncode == 0

@@ -19,7 +19,7 @@ struct hot_edge {
 
 int snap_hot_set_add(struct snap_hot_set *set, u64 gpa, u64 npages, enum snap_hot_kind kind)
 {
-	struct snap_hot_run *last = set->nruns ? &set->runs[set->nruns - 1] : NULL;
+	struct snap_hot_run *last = set->runs && set->nruns ? &set->runs[set->nruns - 1] : NULL;
 
 	if (last && last->kind == kind && gpa != set->pmem_gpa &&
 	    last->gpa + last->npages * PAGE_SIZE_BYTES == gpa &&
@@ -29,7 +29,7 @@ int snap_hot_set_add(struct snap_hot_set *set, u64 gpa, u64 npages, enum snap_ho
 	}
 	if (set->nruns == SNAP_HOT_RUNS_MAX || npages > UINT32_MAX)
 		return -E2BIG;
-	if (set->nruns == set->capacity) {
+	if (!set->runs || set->nruns == set->capacity) {
 		u32 capacity = set->capacity ? 2 * set->capacity : 256;
 		struct snap_hot_run *runs = realloc(set->runs, capacity * sizeof(*runs));
 
