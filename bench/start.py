@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
@@ -35,6 +36,20 @@ from localbin import local_bin  # noqa: E402
 BIN = local_bin()
 STATE = Path(os.environ.get("THAW_STATE", "/var/lib/thaw"))
 TEMPLATE = "debian"
+
+
+# Name, strategy, options, page caches: every strategy, and ws with one part less (or more) each.
+RESTORES: list[tuple[str, str, tuple[str, ...], tuple[bool, ...]]] = [
+    *(
+        (strategy, strategy, (), (False, True))
+        for strategy in ("ws", "mmap", "copy", "uring", "memfd", "uffd")
+    ),
+    ("ws, no fetch", "mmap", ("--populate", "both", "--prefault", "on"), (True,)),
+    ("ws, no pre-fault", "ws", ("--prefault", "off"), (False,)),
+    ("ws, 2 threads", "ws", ("--threads", "2"), (False,)),
+    ("ws, written only", "ws", ("--populate", "write", "--prefault", "off"), (False,)),
+    ("copy, huge pages", "copy", ("--huge", "thp"), (False,)),
+]
 
 
 @dataclass
@@ -52,10 +67,10 @@ def drop_caches() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
-def thaw_run(strategy: str, cold: bool) -> dict[str, float]:
+def thaw_run(strategy: str, cold: bool, *options: str) -> dict[str, float]:
     if cold:
         drop_caches()
-    return timed_run("none", "--strategy", strategy)
+    return timed_run("none", "--strategy", strategy, *options)
 
 
 def timed_run(pool: str, *args: str) -> dict[str, float]:
@@ -268,14 +283,15 @@ def main() -> int:
     warm = Warm()
     pool = Pool("--populate")
     arms = [
-        Arm("restore ws, hot", lambda: thaw_run("ws", False), options.n),
-        Arm("restore ws, cold", lambda: thaw_run("ws", True), options.n),
-        Arm("restore mmap, hot", lambda: thaw_run("mmap", False), options.n),
-        Arm("restore mmap, cold", lambda: thaw_run("mmap", True), options.n),
-        Arm("restore copy, hot", lambda: thaw_run("copy", False), options.n),
-        Arm("restore copy, cold", lambda: thaw_run("copy", True), options.n),
-        Arm("restore uffd, hot", lambda: thaw_run("uffd", False), options.n),
-        Arm("restore uffd, cold", lambda: thaw_run("uffd", True), options.n),
+        *(
+            Arm(
+                f"restore {name}, {'cold' if cold else 'hot'}",
+                partial(thaw_run, strategy, cold, *options_of_restore),
+                options.n,
+            )
+            for name, strategy, options_of_restore, colds in RESTORES
+            for cold in colds
+        ),
         Arm("pool hit, hot", pool.sample, options.n),
         Arm("warm exec", warm.sample, options.n),
         Arm("cold boot", ColdBoot().sample, options.cold_boots),
@@ -326,11 +342,11 @@ def main() -> int:
         ("restored first command, p99, ms", c4("restore ws, hot", "p99"), 600.0),
         ("thaw-vmm private memory, KiB", float(private), 2048.0),
     ]
-    print(f"{'arm':24} {'n':>4} {'c4 median':>10} {'p99':>10} {'min':>10}  (ms)")
+    print(f"{'arm':30} {'n':>4} {'c4 median':>10} {'p99':>10} {'min':>10}  (ms)")
     for row in rows:
         name = str(row["arm"])
         figures = " ".join(f"{c4(name, what):10.1f}" for what in ("median", "p99", "min"))
-        print(f"{name:24} {row['n']!s:>4} {figures}")
+        print(f"{name:30} {row['n']!s:>4} {figures}")
     for name, ratio in ratios.items():
         print(f"{name:44} {ratio:.4f}")
     for name, value, limit in targets:

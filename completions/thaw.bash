@@ -29,12 +29,24 @@ _thaw_run() {
 		mapfile -t COMPREPLY < <(compgen -e -- "${COMP_WORDS[COMP_CWORD]}")
 		return
 		;;
-	-w | --workdir | -u | --user | --timeout | --hostname | --fault-window)
+	--populate)
+		_thaw_fill "off read write both"
+		return
+		;;
+	--prefault)
+		_thaw_fill "on off"
+		return
+		;;
+	--huge)
+		_thaw_fill "none thp"
+		return
+		;;
+	-w | --workdir | -u | --user | --timeout | --hostname | --threads | --fault-window)
 		return
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--env --workdir --user --interactive --strategy --fault-window --json --timeout --hostname --console --no-pool --help --"
+		_thaw_fill "--env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --no-pool --help --"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi
@@ -56,7 +68,7 @@ _thaw_template() {
 		return
 		;;
 	build:--strategy)
-		_thaw_fill "ws mmap copy"
+		_thaw_fill "ws mmap copy uring memfd uffd"
 		return
 		;;
 	build:--recorder | record:--recorder)
