@@ -8,8 +8,8 @@
 // at once. The result is the page cache as if another clone had run before: shared by all, and
 // everything behind this file works the same whether anything was cold or not.
 //
-// What is cold is asked of mincore(2): one call for neighbouring runs, in the caller's thread, so
-// that a warm start pays for nothing else. The reads are a thread's, since the submission of a
+// What is cold is asked of mincore(2): one call for runs that lie close, in the caller's thread,
+// so that a warm start pays for nothing else. The reads are a thread's, since the submission of a
 // thousand of them takes the processor for milliseconds; it has the ring, the list and the slots to
 // itself until it is joined.
 //
@@ -40,6 +40,8 @@
 
 #define FETCH_MAX_PAGES 64u /* of one read */
 #define FETCH_MINCORE	512u
+/* Runs that lie this close are looked at by one call: 16 pages more cost what a call does. */
+#define FETCH_GAP_PAGES 16u
 
 /* The memory file of every snapshot of a chain, from the top, then the root image. */
 #define FETCH_FILES_MAX (SNAP_CHAIN_MAX + 1)
@@ -201,82 +203,110 @@ static int fetch_add_cold(struct warm_fetch *fetch, u32 file, u64 offset_bytes)
 	return 0;
 }
 
-/** What of @npages pages at @offset_bytes, mapped at @hva, is not in the page cache. @ram: of guest
- * memory, where the offset is also the address; else of the root image. */
-static int fetch_look(struct warm_fetch *fetch, bool ram, u8 *hva, u64 offset_bytes, u64 npages)
-{
+/** Where hot pages can lie: a range of RAM, or the root image. */
+struct fetch_region {
+	u64 gpa, len_bytes;
+	u8 *hva;
+	bool ram;
+};
+
+/** What mincore(2) said about some pages. */
+struct fetch_look {
+	u64 gpa, npages;
 	unsigned char there[FETCH_MINCORE];
-	int ret = 0;
+};
 
-	for (u64 page = 0; page < npages && !ret; page += FETCH_MINCORE) {
-		u64 n = MIN(npages - page, (u64)FETCH_MINCORE);
-
-		if (mincore(hva + page * PAGE_SIZE_BYTES, n * PAGE_SIZE_BYTES, there) < 0)
-			return -errno;
-		for (u64 i = 0; i < n && !ret; i++) {
-			u64 at_bytes = offset_bytes + (page + i) * PAGE_SIZE_BYTES;
-
-			if (!(there[i] & 1))
-				ret = fetch_add_cold(fetch,
-						     ram ? fetch_memory_file(fetch, at_bytes)
-							 : fetch->nfiles - 1,
-						     at_bytes);
-		}
-	}
-	return ret;
-}
-
-/** Where the guest's memory at @gpa is mapped. Return: NULL: it is the root image. */
-static u8 *fetch_ram_hva(const struct snap_mem *mem, u64 gpa)
+static const struct fetch_region *region_find(const struct fetch_region *regions, u64 gpa)
 {
-	for (unsigned int i = 0; i < mem->nranges; i++) {
-		if (gpa >= mem->ranges[i].gpa &&
-		    gpa - mem->ranges[i].gpa < mem->ranges[i].len_bytes)
-			return (u8 *)mem->ranges[i].hva + (gpa - mem->ranges[i].gpa);
-	}
-	return NULL;
+	while (regions->hva && gpa - regions->gpa >= regions->len_bytes)
+		regions++;
+	return regions->hva ? regions : NULL;
 }
 
-/** Neighbouring runs are looked at together: their kinds don't matter here. */
+/** fetch_look_at() - ask about @gpa, which is in @run, and about what comes soon after it. Return:
+ * 0 or -errno. */
+static int fetch_look_at(struct fetch_look *look, const struct fetch_region *region,
+			 const struct snap_hot_run *run, const struct snap_hot_run *runs_end,
+			 u64 gpa)
+{
+	const u64 region_end = region->gpa + region->len_bytes;
+	u64 end_gpa = gpa;
+
+	for (; run < runs_end && run->gpa < region_end; run++) {
+		if (run->gpa > end_gpa && run->gpa - end_gpa > FETCH_GAP_PAGES * PAGE_SIZE_BYTES)
+			break;
+		end_gpa = run->gpa + run->npages * PAGE_SIZE_BYTES;
+		if (end_gpa - gpa >= FETCH_MINCORE * PAGE_SIZE_BYTES)
+			break;
+	}
+	end_gpa = MIN(end_gpa, region_end);
+	look->gpa = gpa;
+	look->npages = MIN((end_gpa - gpa) / PAGE_SIZE_BYTES, (u64)FETCH_MINCORE);
+	if (mincore(region->hva + (gpa - region->gpa), look->npages * PAGE_SIZE_BYTES,
+		    look->there) < 0)
+		return -errno;
+	return 0;
+}
+
 static int fetch_list(struct warm_fetch *fetch, const struct snap_hot *hot,
-		      const struct snap_mem *mem, u8 *root_hva, u64 root_gpa, u64 root_bytes)
+		      const struct fetch_region *regions)
 {
+	const struct snap_hot_run *runs_end = hot->runs + hot->nruns;
+	struct fetch_look look = {0};
 	int ret = 0;
 
-	for (u32 i = 0; i < hot->nruns && !ret;) {
-		u64 gpa = hot->runs[i].gpa, end_gpa = gpa;
-		u8 *hva = fetch_ram_hva(mem, gpa);
+	for (const struct snap_hot_run *run = hot->runs; run < runs_end; run++) {
+		const struct fetch_region *region = region_find(regions, run->gpa);
+		u64 end_gpa = run->gpa + run->npages * PAGE_SIZE_BYTES;
 
-		for (; i < hot->nruns && hot->runs[i].gpa == end_gpa; i++)
-			end_gpa += hot->runs[i].npages * PAGE_SIZE_BYTES;
-		if (hva) {
-			ret = fetch_look(fetch, true, hva, gpa, (end_gpa - gpa) / PAGE_SIZE_BYTES);
-		} else if (root_hva && gpa - root_gpa < root_bytes) {
-			end_gpa = MIN(end_gpa, root_gpa + root_bytes);
-			ret = fetch_look(fetch, false, root_hva + (gpa - root_gpa), gpa - root_gpa,
-					 (end_gpa - gpa) / PAGE_SIZE_BYTES);
+		/* Past the root image's end: zeros. */
+		if (!region)
+			continue;
+		end_gpa = MIN(end_gpa, region->gpa + region->len_bytes);
+		for (u64 gpa = run->gpa; gpa < end_gpa && !ret; gpa += PAGE_SIZE_BYTES) {
+			u64 page = (gpa - look.gpa) / PAGE_SIZE_BYTES;
+
+			if (page >= look.npages) {
+				ret = fetch_look_at(&look, region, run, runs_end, gpa);
+				page = 0;
+			}
+			if (!ret && !(look.there[page] & 1))
+				ret = region->ram
+					      ? fetch_add_cold(fetch, fetch_memory_file(fetch, gpa),
+							       gpa)
+					      : fetch_add_cold(fetch, fetch->nfiles - 1,
+							       gpa - region->gpa);
 		}
+		if (ret)
+			return ret;
 	}
-	return ret;
+	return 0;
 }
 
-/** fetch_list() with the root image mapped for the time of it. */
+/** fetch_list() over RAM and the root image, which is mapped for the time of it. */
 static int fetch_list_all(struct warm_fetch *fetch, const struct snap *snap,
 			  const struct snap_hot *hot, const struct snap_mem *mem)
 {
-	const u64 ram_bytes = snap->view.machine->ram_bytes;
-	u64 root_bytes = ALIGN_UP(snap->manifest.root_bytes, PAGE_SIZE_BYTES);
-	void *root_hva = NULL;
+	struct fetch_region regions[ARRAY_SIZE(mem->ranges) + 2] = {0}, *root;
+	unsigned int n;
 	int ret;
 
+	for (n = 0; n < mem->nranges; n++)
+		regions[n] = (struct fetch_region){.gpa = mem->ranges[n].gpa,
+						   .len_bytes = mem->ranges[n].len_bytes,
+						   .hva = mem->ranges[n].hva,
+						   .ram = true};
+	root = &regions[n];
 	if (snap->root_fd >= 0) {
-		root_hva = mmap(NULL, root_bytes, PROT_READ, MAP_PRIVATE, snap->root_fd, 0);
-		if (root_hva == MAP_FAILED)
+		root->gpa = layout_pmem_gpa(snap->view.machine->ram_bytes);
+		root->len_bytes = ALIGN_UP(snap->manifest.root_bytes, PAGE_SIZE_BYTES);
+		root->hva = mmap(NULL, root->len_bytes, PROT_READ, MAP_PRIVATE, snap->root_fd, 0);
+		if (root->hva == MAP_FAILED)
 			return -errno;
 	}
-	ret = fetch_list(fetch, hot, mem, root_hva, layout_pmem_gpa(ram_bytes), root_bytes);
-	if (root_hva)
-		munmap(root_hva, root_bytes);
+	ret = fetch_list(fetch, hot, regions);
+	if (root->hva)
+		munmap(root->hva, root->len_bytes);
 	return ret;
 }
 
