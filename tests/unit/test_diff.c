@@ -2,8 +2,10 @@
 // Diff snapshots: the list of pages, chains written and put together again by every strategy,
 // flattening, and each way in which a parent can be the wrong one.
 #include <errno.h>
+#include <sys/wait.h>
 
 #include "tests/unit/snapshot_fixture.h"
+#include "vmm/seccomp.h"
 #include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/write.h"
@@ -526,6 +528,45 @@ static void test_writer_refusals(void)
 	end();
 }
 
+/** What the writer does once the guest has run is done under the system call filter. */
+static void test_confined(void)
+{
+	struct snap_write_opts opts = {
+		.name = "test", .kernel = "k", .parent = "root", .diff = true};
+	unsigned int options = SECCOMP_SNAPSHOT;
+	struct snap_writer *writer;
+	struct snap_mem mem;
+	struct snap base;
+	int status;
+	pid_t pid;
+
+#ifdef THAW_SANITIZER
+	options |= SECCOMP_SANITIZER;
+#endif
+	begin();
+	write_root("root");
+	want[RAM_BYTES / 2] = 9;
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		CHECK_EQ(snap_load(&base, path_of("root")), 0);
+		clone_memory(&base, &snap_mem_mmap, &mem);
+		((u8 *)mem.ranges[0].hva)[RAM_BYTES / 2] = 9;
+		opts.base = &base;
+		opts.path = path_of("child");
+		CHECK_EQ(snap_write_prepare(&opts, &writer), 0);
+		CHECK_EQ(seccomp_apply_main(options), 0);
+		if (snap_writer_store(writer, &fix.parts, &gmem, NULL))
+			_exit(1);
+		snap_write_abort(writer);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	check_content("child");
+	end();
+}
+
 /** A list that is too long is joined; RAM above the PCI hole; runs never bridge that. */
 static void test_many_runs(void)
 {
@@ -645,4 +686,5 @@ TEST_MAIN({"list", test_list}, {"child_of_every_strategy", test_child_of_every_s
 	  {"without_pagemap", test_without_pagemap}, {"plain_io", test_plain_io},
 	  {"no_change", test_no_change}, {"chain", test_chain}, {"flatten", test_flatten},
 	  {"wrong_parents", test_wrong_parents}, {"damage", test_damage},
-	  {"writer_refusals", test_writer_refusals}, {"many_runs", test_many_runs})
+	  {"writer_refusals", test_writer_refusals}, {"confined", test_confined},
+	  {"many_runs", test_many_runs})
