@@ -205,6 +205,13 @@ def test_what_the_vmm_is_given(cli: Cli) -> None:
     assert report["sid"]
 
 
+def test_options_of_the_restore_are_handed_on(cli: Cli) -> None:
+    options = ["--populate", "read", "--prefault", "off", "--huge", "thp", "--threads", "3"]
+    assert cli.popen("run", "debian", *options, "--", "true").wait(WAIT_S) == 0
+    argv = json.loads(cli.report.read_text())["argv"]
+    assert argv[argv.index("--ctl-fd") + 2 : argv.index("--request-fd")] == options
+
+
 def test_request_too_long_for_the_mailbox(cli: Cli) -> None:
     for size in (50_000, 57_344, 100_000):
         proc = cli.run("-e", "A=" + "a" * size, "--", "sh", "-c", 'printf %s "$A" | wc -c')

@@ -30,7 +30,7 @@ def identity(box: Sandbox) -> dict[str, str]:
     return dict(zip(keys, values, strict=False))
 
 
-@pytest.mark.parametrize("strategy", ["copy", "mmap", "ws"])
+@pytest.mark.parametrize("strategy", ["copy", "memfd", "mmap", "uring", "ws"])
 def test_json_result(thaw: Thaw, tmp_path: Path, strategy: str) -> None:
     report = tmp_path / "r.json"
     proc = thaw.run("--strategy", strategy, "--json", str(report), "--", "sh", "-c", "exit 3")
