@@ -47,12 +47,12 @@ def xxh(data: bytes) -> bytes:
 
 def block_digest(data: bytes) -> str:
     """FORMAT.md, block digest."""
-    stream = b""
+    stream = bytearray()
     for offset in range(0, len(data), PAGE):
         page = data[offset : offset + PAGE]
         if any(page):
             stream += offset.to_bytes(8, "little") + page
-    return xxh(stream + len(data).to_bytes(8, "little")).hex()
+    return xxh(bytes(stream) + len(data).to_bytes(8, "little")).hex()
 
 
 class Host:
