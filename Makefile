@@ -52,7 +52,7 @@ VIRTIO_SRCS := vmm/virtio/virtq.c vmm/virtio/virtio.c vmm/virtio/mmio.c vmm/virt
 
 SNAPSHOT_SRCS := vmm/snapshot/digest.c vmm/snapshot/parse.c vmm/snapshot/build.c vmm/snapshot/manifest.c vmm/snapshot/cpu.c \
 	vmm/snapshot/cpu_names.c vmm/snapshot/open.c vmm/snapshot/verify.c vmm/snapshot/mem.c vmm/snapshot/mem_mmap.c \
-	vmm/snapshot/mem_copy.c vmm/snapshot/mem_ws.c vmm/snapshot/mem_map.c vmm/snapshot/mem_memfd.c vmm/snapshot/mem_uring.c vmm/snapshot/mem_uffd.c vmm/snapshot/pager.c vmm/snapshot/pager_server.c vmm/snapshot/restore_opts.c vmm/snapshot/warm.c vmm/snapshot/warm_populate.c vmm/snapshot/warm_fetch.c vmm/snapshot/hot.c vmm/snapshot/hot_record.c vmm/snapshot/bulk.c vmm/snapshot/diff.c vmm/snapshot/write_mem.c vmm/snapshot/write_diff.c vmm/snapshot/flatten.c vmm/snapshot/write_dir.c vmm/snapshot/write.c \
+	vmm/snapshot/mem_copy.c vmm/snapshot/mem_ws.c vmm/snapshot/mem_map.c vmm/snapshot/mem_memfd.c vmm/snapshot/mem_uring.c vmm/snapshot/mem_fixed.c vmm/snapshot/mem_uffd.c vmm/snapshot/pager.c vmm/snapshot/pager_server.c vmm/snapshot/restore_opts.c vmm/snapshot/warm.c vmm/snapshot/warm_populate.c vmm/snapshot/warm_fetch.c vmm/snapshot/hot.c vmm/snapshot/hot_record.c vmm/snapshot/bulk.c vmm/snapshot/diff.c vmm/snapshot/write_mem.c vmm/snapshot/write_diff.c vmm/snapshot/flatten.c vmm/snapshot/write_dir.c vmm/snapshot/write.c \
 	vmm/snapshot/collect.c vmm/snapshot/restore.c
 
 CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_request.c vmm/cli/cli.c vmm/cli/optparse.c vmm/cli/run_opts.c vmm/cli/run.c vmm/cli/recipe.c vmm/cli/state.c vmm/cli/vmmproc.c \

@@ -80,11 +80,15 @@ const struct snap_mem_ops *const *snap_mem_list(void);
  * snap_mem_read() - all data of the memory file into the mapped ranges, which are zero; holes stay
  * untouched. Return: 0 or -errno (logged).
  *
+ * snap_mem_read_fixed() - the same from @fd, the file opened with O_DIRECT, into registered
+ * buffers: the ranges themselves, or bounce buffers (told in mem->note). Return: 0 or -errno.
+ *
  * snap_mem_check_size() - past its end a file has no data, which looks like a hole: a file that
  * shrank must not become zeros. Return: 0, -ENODATA or -errno. Logs nothing.
  */
 int __must_check snap_mem_map(struct snap_mem *mem, int fd);
 int __must_check snap_mem_read(struct snap_mem *mem);
+int __must_check snap_mem_read_fixed(struct snap_mem *mem, int fd);
 int __must_check snap_mem_check_size(const struct snap_mem *mem);
 
 /**
