@@ -70,6 +70,7 @@ def test_servers_killed(sandbox_of: Callable[..., Sandbox]) -> None:
 
 def test_killed_vmm_leaves_no_server(sandbox_of: Callable[..., Sandbox]) -> None:
     box = sandbox_of("--strategy", "uffd")
+    assert box.exec("true").value == 0  # so that they have been started
     left = servers(box.process.pid)
     assert len(left) == 3
     box.process.kill()
