@@ -56,9 +56,12 @@ class Attack:
         return self.process.returncode, (out or b"").decode(errors="replace"), err.decode()
 
     def rss_kib(self) -> int:
-        """Resident memory without guest RAM."""
+        """Resident memory of thaw-vmm without guest RAM; 0 before its execve is done."""
         total, size = 0, 0
-        for line in Path(f"/proc/{self.process.pid}/smaps").read_text().splitlines():
+        process = Path(f"/proc/{self.process.pid}")
+        if (process / "exe").readlink().name != "thaw-vmm":
+            return 0
+        for line in (process / "smaps").read_text().splitlines():
             fields = line.split()
             if "-" in fields[0] and not fields[0].endswith(":"):
                 start, end = (int(x, 16) for x in fields[0].split("-"))
