@@ -572,7 +572,8 @@ def test_build_fails_and_leaves_the_old_one(
     leftover.mkdir()
     (leftover / "memory").write_bytes(b"x")
     proc = cli(
-        *("template", "build", "debian", "--replace", "--timeout", "1s", "--warm", *warm, ";"),
+        *("template", "build", "debian", "--replace", "--warm", *warm, ";"),
+        *("--timeout", "1s" if fake == "hang" else "60s"),  # a busy machine is no failure
         THAW_FAKE=fake,
     )
     assert proc.returncode == 1
