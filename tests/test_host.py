@@ -368,6 +368,18 @@ def test_hung_host_is_reported_and_replaced(checkout: Checkout) -> None:
     assert checkout.state()["qemu"]["pid"] != pid
 
 
+def test_half_dead_host_is_a_hung_one(checkout: Checkout) -> None:
+    """One process of the host looks after every processor; when it gets nowhere, pings stop."""
+    env = checkout.env | {"THAW_TEST_HOST_HANG_S": "8"}
+    stop = "read -r first rest < /proc/1/task/1/children; kill -STOP $first; sleep 120"
+    result = subprocess.run(
+        [checkout.host / "run", "sh", "-c", stop], env=env, capture_output=True, timeout=90
+    )
+    assert result.returncode == HOST_FAILED, result
+    assert b"test host hung" in result.stderr
+    assert checkout.run("true")[0] == 0
+
+
 def is_alive(pid: int) -> bool:
     """A zombie that nobody has waited for yet is not."""
     try:

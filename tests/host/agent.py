@@ -29,6 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from thawhost import wire
+from thawhost.pulse import Pulse
 from thawhost.session import RUN_CGROUP, Command, Session
 from thawhost.wire import Frame, WireError
 
@@ -167,10 +168,12 @@ def linger(connection: socket.socket) -> None:
         pass
 
 
-def run_command(connection: socket.socket, reader: wire.FrameReader, command: Command) -> None:
+def run_command(
+    connection: socket.socket, reader: wire.FrameReader, command: Command, pulse: Pulse
+) -> None:
     step_clock(command.now_s)
     connection.setblocking(False)
-    session = Session(connection, reader, command)
+    session = Session(connection, reader, command, pulse.is_fresh)
     try:
         session.serve()
     except BaseException:
@@ -185,6 +188,7 @@ class Agent:
         self.settings = settings
         self.handlers: set[int] = set()
         self.start_s = time.monotonic()
+        self.pulse = Pulse()
         # Not on every address: what thaw makes for its sandboxes shall not lead to the agent.
         address = settings.address.partition("/")[0]
         self.listener = socket.create_server((address, wire.AGENT_PORT), backlog=128)
@@ -193,6 +197,7 @@ class Agent:
         wake_in, wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.pulse.start()
         while True:
             ready, _, _ = select.select([self.listener, wake_in], [], [])
             if wake_in in ready:
@@ -209,6 +214,8 @@ class Agent:
                 if pid in self.handlers:
                     self.handlers.discard(pid)
                     self._sweep()
+                elif pid == self.pulse.pid:
+                    self.pulse.start()
 
     def _sweep(self) -> None:
         """Removes the cgroups that have become empty; those with a background process stay.
@@ -259,7 +266,9 @@ class Agent:
         reader = wire.FrameReader()
         kind, payload = receive_first(connection, reader)
         actions: dict[Frame, Callable[[], None]] = {
-            Frame.START: lambda: run_command(connection, reader, Command.parse(payload)),
+            Frame.START: lambda: run_command(
+                connection, reader, Command.parse(payload), self.pulse
+            ),
             Frame.STATUS: lambda: self._report_status(connection),
             Frame.POWEROFF: lambda: self._power_off(connection),
         }

@@ -15,19 +15,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import journal
 import pytest
 import shim
+from journal import pytest_runtest_logreport, pytest_runtest_logstart  # noqa: F401
 from localbin import local_bin
 
 TOP = Path(__file__).resolve().parent.parent.parent
 BIN = local_bin()
 STATE = Path(os.environ.get("THAW_STATE", "/var/lib/thaw"))
 TIMEOUT_S = 300
+CASE_LIMIT_S = 600
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.timeout(900))
+        item.add_marker(pytest.mark.timeout(CASE_LIMIT_S))
+    journal.leave_out_ended(config, items)
 
 
 @dataclass

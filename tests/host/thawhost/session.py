@@ -22,6 +22,7 @@ import struct
 import termios
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,9 +166,14 @@ class Session:
     """The poll loop that serves one command to one client."""
 
     def __init__(
-        self, connection: socket.socket, reader: wire.FrameReader, command: Command
+        self,
+        connection: socket.socket,
+        reader: wire.FrameReader,
+        command: Command,
+        may_ping: Callable[[], bool],
     ) -> None:
         self.connection = connection
+        self.may_ping = may_ping
         self.reader = reader
         self.child = Child(command)
         self.poller = select.poll()
@@ -193,7 +199,8 @@ class Session:
             for fd, events in self.poller.poll(self._timeout_ms()):
                 self._dispatch(fd, events)
             if time.monotonic() >= self.next_ping_s:
-                self.send(Frame.PING)
+                if self.may_ping():
+                    self.send(Frame.PING)
                 self.next_ping_s = time.monotonic() + wire.PING_INTERVAL_S
             if self.exit_status is not None and self._drained():
                 self._report_exit()
