@@ -77,6 +77,7 @@ static void squeeze(struct pack_frame *frame, u8 *raw)
 			done += len_bytes;
 		}
 	}
+	/* cppcheck-suppress uninitvar ; add_block() wrote the first @nout of them */
 	memcpy(pack_frame_runs(frame), out, nout * sizeof(*out));
 	frame->nruns = nout;
 	frame->raw_bytes = (u32)to_bytes;

@@ -59,13 +59,15 @@ int snap_verify(const struct snap *snap)
 {
 	const struct snap_manifest *manifest = &snap->manifest;
 	u8 digest[SNAP_DIGEST_BYTES];
-	int ret = 0;
+	const struct snap *link = snap;
+	int ret;
 
 	/* The lists of a chain's diffs were compared when they were opened. */
-	for (const struct snap *link = snap; link && !ret; link = link->parent) {
+	do {
 		ret = snap_digest_sparse(link->memory_fd, link->manifest.memory_bytes, digest);
 		ret = compare(link, SNAP_FILE_MEMORY, ret, digest, link->manifest.memory_digest);
-	}
+		link = link->parent;
+	} while (link && !ret);
 	if (!ret)
 		ret = verify_pack(snap);
 	if (ret)

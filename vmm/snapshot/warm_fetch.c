@@ -175,8 +175,10 @@ static u32 fetch_memory_file(const struct warm_fetch *fetch, u64 gpa)
 	const struct snap *snap = fetch->snap;
 	u32 file = 0;
 
-	for (; snap->diff && !diff_has(snap->diff, gpa); snap = snap->parent)
+	while (snap->diff && snap->parent && !diff_has(snap->diff, gpa)) {
+		snap = snap->parent;
 		file++;
+	}
 	return file;
 }
 
@@ -358,8 +360,10 @@ int warm_fetch_start(const struct snap *snap, const struct snap_hot *hot,
 	*plain = false;
 	if (!ret) {
 		fetch->snap = snap;
-		for (const struct snap *part = snap; part; part = part->diff ? part->parent : NULL)
-			fetch->files[fetch->nfiles++] = part->memory_fd;
+		fetch->files[fetch->nfiles++] = snap->memory_fd;
+		for (const struct snap *part = snap; part->diff && part->parent;
+		     part = part->parent)
+			fetch->files[fetch->nfiles++] = part->parent->memory_fd;
 		if (snap->root_fd >= 0)
 			fetch->files[fetch->nfiles++] = snap->root_fd;
 		ret = fetch_list_all(fetch, snap, hot, mem);
