@@ -22,7 +22,7 @@ _thaw_run() {
 		return
 		;;
 	--strategy)
-		_thaw_fill "ws mmap copy uring memfd uffd"
+		_thaw_fill "ws mmap copy uring memfd uffd pack"
 		return
 		;;
 	-e | --env)
@@ -68,7 +68,7 @@ _thaw_template() {
 		return
 		;;
 	build:--strategy)
-		_thaw_fill "ws mmap copy uring memfd uffd"
+		_thaw_fill "ws mmap copy uring memfd uffd pack"
 		return
 		;;
 	build:--recorder | record:--recorder)

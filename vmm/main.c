@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "vmm/kvm/boot.h"
@@ -25,6 +24,7 @@
 #include "vmm/snapshot/mem.h"
 #include "vmm/snapshot/snapshot.h"
 #include "vmm/util/log.h"
+#include "vmm/util/usock.h"
 #include "vmm/util/util.h"
 #include "vmm/zygote.h"
 
@@ -94,28 +94,18 @@ static int session_open_console(struct session *session)
 
 static int session_open_listener(struct session *session)
 {
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	const char *path = session->opts->vsock;
-	int fd, ret;
+	int ret;
 
 	if (!path)
 		return 0;
-	if (strlen(path) + sizeof("_4294967295") > sizeof(addr.sun_path)) {
-		log_err("--vsock %s: path too long", path);
-		return -ENAMETOOLONG;
+	ret = usock_listen(path, 64, 0600);
+	if (ret < 0) {
+		log_err("--vsock %s: %s", path, strerror(-ret));
+		return ret;
 	}
-	memcpy(addr.sun_path, path, strlen(path));
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd >= 0 && bind(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
-		session->listen_fd = fd;
-		if (listen(fd, 64) == 0)
-			return 0;
-	}
-	ret = -errno;
-	log_err("--vsock %s: %s", path, strerror(-ret));
-	if (session->listen_fd < 0)
-		fd_close(&fd);
-	return ret;
+	session->listen_fd = ret;
+	return 0;
 }
 
 /** An unnamed file: nothing to clean up, whatever happens. */

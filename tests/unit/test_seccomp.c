@@ -167,10 +167,12 @@ static void do_waitid(void)
 	waitid(P_PID, 1, NULL, WEXITED | WNOHANG);
 }
 
+#ifndef THAW_SANITIZER /* with one, every thread may open files */
 static void do_openat(void)
 {
 	syscall(SYS_openat, -1, "a", O_RDONLY);
 }
+#endif
 
 enum thread_kind {
 	MAIN,
