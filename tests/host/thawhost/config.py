@@ -14,7 +14,13 @@ HOST_FAILED = 120
 HERE = Path(__file__).resolve().parent.parent
 CHECKOUT = HERE.parent.parent
 IMAGE_FILES = ("packages.txt", "thawhost/image.py")
-AGENT_FILES = ("agent.py", "thawhost/__init__.py", "thawhost/session.py", "thawhost/wire.py")
+AGENT_FILES = (
+    "agent.py",
+    "thawhost/__init__.py",
+    "thawhost/pulse.py",
+    "thawhost/session.py",
+    "thawhost/wire.py",
+)
 MACHINE_FILES = (
     *AGENT_FILES,
     "thawhost/emulator.py",
