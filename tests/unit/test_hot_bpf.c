@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/unit/test.h"
+#include "tests/unit/tiny_guest.h"
 #include "vmm/cli/hot_recorder.h"
 
 #define RAM_BYTES (2 * MIB)
@@ -46,24 +47,6 @@ static int guest_memory(void **ram)
 	return fd;
 }
 
-static void set_registers(int vcpu_fd)
-{
-	struct kvm_segment cs = {
-		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .s = 1, .db = 1, .g = 1};
-	struct kvm_segment ds = cs;
-	struct kvm_regs regs = {.rip = CODE_GPA, .rflags = 2, .rsp = 0x8000};
-	struct kvm_sregs sregs;
-
-	ds.selector = 16;
-	ds.type = 3;
-	CHECK_EQ(ioctl(vcpu_fd, KVM_GET_SREGS, &sregs), 0);
-	sregs.cs = cs;
-	sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = ds;
-	sregs.cr0 |= 1;
-	CHECK_EQ(ioctl(vcpu_fd, KVM_SET_SREGS, &sregs), 0);
-	CHECK_EQ(ioctl(vcpu_fd, KVM_SET_REGS, &regs), 0);
-}
-
 static void run_guest(void)
 {
 	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC), vm = ioctl(kvm, KVM_CREATE_VM, 0);
@@ -80,7 +63,7 @@ static void run_guest(void)
 	CHECK(vcpu >= 0);
 	run = mmap(NULL, (size_t)run_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
 	CHECK(run != MAP_FAILED);
-	set_registers(vcpu);
+	tiny_guest_enter(vcpu, CODE_GPA);
 	CHECK_EQ(ioctl(vcpu, KVM_RUN, 0), 0);
 	CHECK_EQ(run->exit_reason, KVM_EXIT_MMIO);
 	CHECK_EQ(run->mmio.phys_addr, 0x10000000);

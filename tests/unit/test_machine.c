@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/unit/test.h"
+#include "tests/unit/tiny_guest.h"
 #include "vmm/kvm/vm.h"
 #include "vmm/kvm/vm_internal.h"
 #include "vmm/seccomp.h"
@@ -74,26 +75,6 @@ static struct shared *shared;
 static int running_fd = -1; /* told by the spinning guest's child */
 static bool all_run;	    /* not vCPU 0 alone */
 
-static void set_protected_mode(struct vcpu *vcpu)
-{
-	struct kvm_segment code = {
-		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .s = 1, .db = 1, .g = 1};
-	struct kvm_segment data = code;
-	struct kvm_regs regs = {.rip = CODE_GPA, .rflags = 2, .rsp = 0x8000};
-	struct kvm_sregs sregs;
-
-	data.selector = 16;
-	data.type = 3;
-	CHECK_EQ(ioctl(vcpu->fd, KVM_GET_SREGS, &sregs), 0);
-	sregs.cs = code;
-	sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data;
-	sregs.cr0 |= 1;
-	sregs.idt.base = 0;
-	sregs.idt.limit = 0;
-	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_SREGS, &sregs), 0);
-	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_REGS, &regs), 0);
-}
-
 /** Every vCPU is stopped here, the doorbell's instruction is complete. */
 static int on_checkpoint(struct vm *vm, void *opaque)
 {
@@ -141,11 +122,11 @@ static void run_child(const u8 *code, size_t code_bytes, unsigned int nvcpus, bo
 	if (from)
 		CHECK_EQ(vcpu_load(&vm.vcpus[0], from), 0);
 	else
-		set_protected_mode(&vm.vcpus[0]);
+		tiny_guest_enter(vm.vcpus[0].fd, CODE_GPA);
 	for (unsigned int i = 1; all_run && i < nvcpus; i++) {
 		struct kvm_mp_state runnable = {.mp_state = KVM_MP_STATE_RUNNABLE};
 
-		set_protected_mode(&vm.vcpus[i]);
+		tiny_guest_enter(vm.vcpus[i].fd, CODE_GPA);
 		CHECK_EQ(ioctl(vm.vcpus[i].fd, KVM_SET_MP_STATE, &runnable), 0);
 	}
 	CHECK_EQ(thawdev_fill(&vm.thawdev, from ? 0 : 1, &start), 0);

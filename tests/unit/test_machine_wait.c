@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/unit/test.h"
+#include "tests/unit/tiny_guest.h"
 #include "vmm/kvm/vm.h"
 #include "vmm/seccomp.h"
 #include "vmm/util/util.h"
@@ -49,26 +50,6 @@ static struct snap_vcpu saved;
 static struct kvm_clock_data saved_clock;
 static int ctl_fd;
 static pid_t vm_pid;
-
-static void set_protected_mode(struct vcpu *vcpu)
-{
-	struct kvm_segment code = {
-		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .s = 1, .db = 1, .g = 1};
-	struct kvm_segment data = code;
-	struct kvm_regs regs = {.rip = CODE_GPA, .rflags = 2, .rsp = 0x8000};
-	struct kvm_sregs sregs;
-
-	data.selector = 16;
-	data.type = 3;
-	CHECK_EQ(ioctl(vcpu->fd, KVM_GET_SREGS, &sregs), 0);
-	sregs.cs = code;
-	sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data;
-	sregs.cr0 |= 1;
-	sregs.idt.base = 0;
-	sregs.idt.limit = 0;
-	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_SREGS, &sregs), 0);
-	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_REGS, &regs), 0);
-}
 
 /** As the guest would read it; where rdtsc is not virtualised, at least what KVM has noted. */
 static u64 read_tsc(struct vm *vm)
@@ -146,7 +127,7 @@ static void run_child(int ctl, unsigned int nvcpus)
 	CHECK_EQ(vm_create_vcpus(&vm), 0);
 	CHECK_EQ(vm_create_devices(&vm), 0);
 	CHECK_EQ(gmem_write(&vm.gmem, CODE_GPA, code_tsc, sizeof(code_tsc)), 0);
-	set_protected_mode(&vm.vcpus[0]);
+	tiny_guest_enter(vm.vcpus[0].fd, CODE_GPA);
 	/* The state of "the snapshot": that of this moment. */
 	CHECK_EQ(vcpu_save(&vm.vcpus[0], &saved), 0);
 	CHECK_EQ(ioctl(vm.vm_fd, KVM_GET_CLOCK, &saved_clock), 0);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "tests/unit/snapshot_fixture.h"
+#include "tests/unit/tiny_guest.h"
 #include "vmm/kvm/vm.h"
 #include "vmm/seccomp.h"
 #include "vmm/snapshot/mem.h"
@@ -78,24 +79,6 @@ static void make_file(void)
 	close(fd);
 }
 
-static void set_protected_mode(struct vcpu *vcpu)
-{
-	struct kvm_segment code = {
-		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .s = 1, .db = 1, .g = 1};
-	struct kvm_segment data = code;
-	struct kvm_regs regs = {.rip = CODE_GPA, .rflags = 2, .rsp = 0x8000};
-	struct kvm_sregs sregs;
-
-	data.selector = 16;
-	data.type = 3;
-	CHECK_EQ(ioctl(vcpu->fd, KVM_GET_SREGS, &sregs), 0);
-	sregs.cs = code;
-	sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data;
-	sregs.cr0 |= 1;
-	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_SREGS, &sregs), 0);
-	CHECK_EQ(ioctl(vcpu->fd, KVM_SET_REGS, &regs), 0);
-}
-
 static _Noreturn void run_child(u64 window_bytes)
 {
 	struct vm_config cfg = {.ram_bytes = RAM_BYTES,
@@ -123,7 +106,7 @@ static _Noreturn void run_child(u64 window_bytes)
 	CHECK_EQ(vm_create(&vm), 0);
 	CHECK_EQ(vm_create_vcpus(&vm), 0);
 	CHECK_EQ(vm_create_devices(&vm), 0);
-	set_protected_mode(&vm.vcpus[0]);
+	tiny_guest_enter(vm.vcpus[0].fd, CODE_GPA);
 	CHECK_EQ(thawdev_fill(&vm.thawdev, 0, &start), 0);
 	for (unsigned int i = 0; i < PAGER_SERVERS; i++)
 		shared->pids[i] = pager_pid(mem.pager, i);

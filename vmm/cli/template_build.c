@@ -103,7 +103,7 @@ static void show_log_tail(const struct build *build)
 		fprintf(stderr, "%s---\n", buf[n - 1] == '\n' ? "" : "\n");
 }
 
-static int open_log(struct build *build)
+int build_open_log(struct build *build)
 {
 	int ret;
 
@@ -171,13 +171,10 @@ static int read_recipe(struct build *build)
 	return 0;
 }
 
-static int prepare(struct build *build)
+int build_claim(struct build *build)
 {
-	int ret;
+	int ret = state_init(&build->state);
 
-	ret = build_hot_check(build);
-	if (!ret)
-		ret = state_init(&build->state);
 	if (!ret)
 		ret = state_make(&build->state);
 	if (ret)
@@ -185,13 +182,22 @@ static int prepare(struct build *build)
 	build->build_lock_fd = state_lock_build(&build->state, build->name);
 	if (build->build_lock_fd == -EBUSY)
 		log_err("template '%s' is being built by another process", build->name);
-	if (build->build_lock_fd < 0)
-		return build->build_lock_fd;
-	ret = check_name_free(build);
+	return build->build_lock_fd < 0 ? build->build_lock_fd : 0;
+}
+
+static int prepare(struct build *build)
+{
+	int ret;
+
+	ret = build_hot_check(build);
+	if (!ret)
+		ret = build_claim(build);
+	if (!ret)
+		ret = check_name_free(build);
 	if (!ret)
 		ret = build->opts.from ? lock_from(build) : read_recipe(build);
 	if (!ret)
-		ret = open_log(build);
+		ret = build_open_log(build);
 	if (ret || build->opts.from)
 		return ret;
 	progress_phase(&build->progress, "root image");
@@ -224,7 +230,18 @@ static int build_run(struct build *build)
 	return 0;
 }
 
-static void build_free(struct build *build)
+void build_init(struct build *build, u64 start_ns, u64 timeout_ns)
+{
+	*build = (struct build){.build_lock_fd = -1,
+				.from_lock_fd = -1,
+				.log_fd = -1,
+				.disk_fd = -1,
+				.start_ns = start_ns,
+				.vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
+				.opts = {.timeout_ns = timeout_ns, .hot_runs = HOT_RUNS_DEFAULT}};
+}
+
+void build_free(struct build *build)
 {
 	vmmproc_end(&build->vmm);
 	fd_close(&build->disk_fd);
@@ -259,14 +276,7 @@ int template_build_main(struct cli *cli, int argc, char **argv)
 	const char *why;
 	int status, ret;
 
-	build = (struct build){
-		.build_lock_fd = -1,
-		.from_lock_fd = -1,
-		.log_fd = -1,
-		.disk_fd = -1,
-		.start_ns = cli->start_ns,
-		.vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
-		.opts = {.timeout_ns = BUILD_TIMEOUT_NS, .hot_runs = HOT_RUNS_DEFAULT}};
+	build_init(&build, cli->start_ns, BUILD_TIMEOUT_NS);
 	status = cli_parse(&build_command, &build.opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		goto out;

@@ -41,6 +41,20 @@ struct build {
 	bool hot_required; /* without a hot set it has failed */
 };
 
+/** build_init() - nothing open, nothing asked for; what `template build` and `record` have alike.
+ */
+void build_init(struct build *build, u64 start_ns, u64 timeout_ns);
+
+/** build_free() - close, unlock and free all that @build holds. */
+void build_free(struct build *build);
+
+/** build_claim() - the state folder, and the lock on the template's name. Return: 0 or -errno
+ * (logged). */
+int __must_check build_claim(struct build *build);
+
+/** build_open_log() - logs/NAME.log, emptied. Return: 0 or -errno (logged). */
+int __must_check build_open_log(struct build *build);
+
 /**
  * build_guest() - start thaw-vmm for what is prepared in @build, wait until the guest is up, run
  * the warm-ups, have the snapshot written and published. Return: 0 or -errno (said on stderr,

@@ -47,47 +47,27 @@ static int prepare(struct build *build)
 	if (!ret && build->opts.recipe_path)
 		ret = recipe_read(build->opts.recipe_path, &build->recipe);
 	if (!ret)
-		ret = state_init(&build->state);
-	if (!ret)
-		ret = state_make(&build->state);
+		ret = build_claim(build);
 	if (ret)
 		return ret;
-	build->build_lock_fd = state_lock_build(&build->state, build->name);
-	if (build->build_lock_fd == -EBUSY)
-		log_err("template '%s' is being built by another process", build->name);
-	if (build->build_lock_fd < 0)
-		return build->build_lock_fd;
 	state_path(&build->state, "templates", build->name, "", build->folder);
 	if (access(build->folder, F_OK) < 0) {
 		log_err("no template '%s' in %s/templates: 'thaw template ls' lists them",
 			build->name, build->state.root);
 		return -ENOENT;
 	}
-	state_path(&build->state, "logs", build->name, ".log", build->log_path);
-	build->log_fd = open(build->log_path,
-			     O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (build->log_fd >= 0)
-		return 0;
-	ret = -errno;
-	log_err("%s: %s", build->log_path, strerror(-ret));
-	return ret;
+	return build_open_log(build);
 }
 
 int template_record_main(struct cli *cli, int argc, char **argv)
 {
-	struct build build = {
-		.build_lock_fd = -1,
-		.from_lock_fd = -1,
-		.log_fd = -1,
-		.disk_fd = -1,
-		.start_ns = cli->start_ns,
-		.vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1},
-		.hot_required = true,
-		.opts = {.timeout_ns = RECORD_TIMEOUT_NS, .hot_runs = HOT_RUNS_DEFAULT}};
+	struct build build;
 	struct optparse_result result;
 	const char *why;
 	int status, ret;
 
+	build_init(&build, cli->start_ns, RECORD_TIMEOUT_NS);
+	build.hot_required = true;
 	status = cli_parse(&record_command, &build.opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		goto out;
@@ -111,9 +91,6 @@ int template_record_main(struct cli *cli, int argc, char **argv)
 	progress_break(&build.progress);
 	status = ret ? CLI_FAILED : CLI_OK;
 out:
-	fd_close(&build.log_fd);
-	state_unlock_build(&build.state, build.name, &build.build_lock_fd);
-	recipe_free(&build.recipe);
-	warm_list_free(&build.opts.warm);
+	build_free(&build);
 	return status;
 }
