@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -342,8 +343,44 @@ static void test_signal_stops(void)
 	close(go[0]);
 }
 
-TEST_MAIN({"set-up", test_set_up}, {"checkpoint goes on", test_checkpoint_goes_on},
-	  {"doorbell storm", test_doorbell_storm}, {"checkpoint fails", test_checkpoint_fails},
-	  {"clone", test_clone}, {"hostile state", test_hostile_state}, {"ends", test_ends},
+static void on_alarm(int number)
+{
+	(void)number;
+}
+
+/** KVM_CREATE_VM gives up when anything is pending; a start must not. */
+static void test_set_up_under_signals(void)
+{
+	const struct sigaction action = {.sa_handler = on_alarm};
+	const struct itimerval often = {.it_interval.tv_usec = 60, .it_value.tv_usec = 60};
+	const struct itimerval never = {0};
+	struct vm_config cfg = {.ram_bytes = 128 * MIB,
+				.nvcpus = 1,
+				.pmem_fd = -1,
+				.disk_base_fd = -1,
+				.disk_delta_fd = -1,
+				.console_fd = -1,
+				.ctl_fd = -1,
+				.vsock_listen_fd = -1};
+
+	CHECK_EQ(sigaction(SIGALRM, &action, NULL), 0);
+	for (int i = 0; i < 100; i++) {
+		struct vm vm;
+		int ret;
+
+		vm_init(&vm, &cfg);
+		CHECK_EQ(vm_ram_map_anon(&vm), 0);
+		CHECK_EQ(setitimer(ITIMER_REAL, &often, NULL), 0);
+		ret = vm_create(&vm);
+		CHECK_EQ(setitimer(ITIMER_REAL, &never, NULL), 0);
+		CHECK_EQ(ret, 0);
+		vm_destroy(&vm);
+	}
+}
+
+TEST_MAIN({"set-up", test_set_up}, {"set-up under signals", test_set_up_under_signals},
+	  {"checkpoint goes on", test_checkpoint_goes_on}, {"doorbell storm", test_doorbell_storm},
+	  {"checkpoint fails", test_checkpoint_fails}, {"clone", test_clone},
+	  {"hostile state", test_hostile_state}, {"ends", test_ends},
 	  {"listener out of files", test_listener_out_of_files},
 	  {"a signal stops", test_signal_stops})

@@ -72,7 +72,11 @@ int vm_create(struct vm *vm)
 		return -ENOTSUP;
 	}
 	what = "KVM_CREATE_VM";
-	vm->vm_fd = ioctl(vm->kvm_fd, KVM_CREATE_VM, 0);
+	/* It makes a kernel thread and waits for it, which a signal ends, and so does the work of an
+	 * io_uring that has read memory just now. */
+	do {
+		vm->vm_fd = ioctl(vm->kvm_fd, KVM_CREATE_VM, 0);
+	} while (vm->vm_fd < 0 && errno == EINTR);
 	if (vm->vm_fd < 0)
 		goto fail;
 	/* Three pages that Intel's VMX uses for real-mode guests; without effect on AMD. */
