@@ -28,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from thawhost import wire
+from thawhost import kvmkeys, wire
 from thawhost.pulse import Pulse
 from thawhost.session import RUN_CGROUP, Command, Session
 from thawhost.wire import Frame, WireError
@@ -189,6 +189,7 @@ class Agent:
         self.handlers: set[int] = set()
         self.start_s = time.monotonic()
         self.pulse = Pulse()
+        self.kvm_fds = kvmkeys.hold()
         # Not on every address: what thaw makes for its sandboxes shall not lead to the agent.
         address = settings.address.partition("/")[0]
         self.listener = socket.create_server((address, wire.AGENT_PORT), backlog=128)

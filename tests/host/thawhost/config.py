@@ -17,6 +17,7 @@ IMAGE_FILES = ("packages.txt", "thawhost/image.py")
 AGENT_FILES = (
     "agent.py",
     "thawhost/__init__.py",
+    "thawhost/kvmkeys.py",
     "thawhost/pulse.py",
     "thawhost/session.py",
     "thawhost/wire.py",
