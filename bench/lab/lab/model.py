@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,8 +143,27 @@ def _check_fields(where: str, data: object, types: dict[str, tuple[type, ...]]) 
         elif not isinstance(value, types[name]) or (
             isinstance(value, bool) and bool not in types[name]
         ):
-            wrong.append(f"{where}: {name} is {value!r}")
+            wrong.append(f"{where}: {name} is {_shown(value)}")
     return wrong
+
+
+def _shown(value: object) -> str:
+    """@value for a message, short whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of too many digits, a list of too many lists
+        return f"{type(value).__name__} too big to show"
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _finite(value: object) -> bool:
+    """Is @value a number that a float can hold?"""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _check_sample(where: str, sample: object) -> list[str]:
@@ -153,9 +173,8 @@ def _check_sample(where: str, sample: object) -> list[str]:
     if "seq" not in sample:
         wrong.append(f"{where}: no seq")
     for key, value in sample.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0:
-            wrong.append(f"{where}: {key} is {value!r}")
+        if not _finite(value) or value < 0:
+            wrong.append(f"{where}: {key} is {_shown(value)}")
     return wrong
 
 
@@ -192,6 +211,9 @@ def _check_target(where: str, target: object) -> list[str]:
         if target[name] not in allowed:
             wrong.append(f"{where}: {name} is {target[name]!r}")
     value, limit = target["value"], target["limit"]
+    for name in ("value", "limit"):
+        if target[name] is not None and not _finite(target[name]):
+            wrong.append(f"{where}: {name} is {_shown(target[name])}")
     if (value is None) != (target["ok"] is None):
         wrong.append(f"{where}: value {value} and ok {target['ok']} contradict each other")
     elif value is not None and not wrong:
@@ -208,7 +230,7 @@ def check(data: object) -> list[str]:
         return wrong
     assert isinstance(data, dict)
     if data["schema"] != SCHEMA:
-        return [f"report: schema {data['schema']}, this lab knows {SCHEMA}"]
+        return [f"report: schema {_shown(data['schema'])}, this lab knows {SCHEMA}"]
     for number, row in enumerate(data["arms"]):
         wrong += _check_row(f"arm {number}", row)
     for number, target in enumerate(data["targets"]):
@@ -220,7 +242,8 @@ def check(data: object) -> list[str]:
             wrong.append(f"experiments: {name}: not an object")
     for kind, items in (("arm", data["arms"]), ("target", data["targets"])):
         ids = [item["id"] for item in items if isinstance(item, dict) and "id" in item]
-        wrong += [f"{kind} {one}: twice" for one in sorted({i for i in ids if ids.count(i) > 1})]
+        counts = Counter(one for one in ids if isinstance(one, str))
+        wrong += [f"{kind} {one}: twice" for one in sorted(counts) if counts[one] > 1]
     return wrong
 
 
@@ -253,7 +276,11 @@ def to_json(report: Report) -> dict[str, object]:
 def load(path: Path) -> Report:
     try:
         return from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, ModelError) as error:
+    except OSError as error:  # its message names the path
+        raise ModelError(str(error)) from error
+    except RecursionError:
+        raise ModelError(f"{path}: nested too deep for a report") from None
+    except (ValueError, ModelError) as error:
         raise ModelError(f"{path}: {error}") from error
 
 
