@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading a report for people: experiments checked field by field, arms named, figures printed.
 
-model.py checks arms, samples and targets; what an experiment holds is checked here, where it is read.
-A field that is missing is None (the report says "no data"); one that is not what it must be is a
-ModelError that names it.
+model.py checks arms, samples and targets; what an experiment holds is checked here, where it is
+read. A field that is missing is None (the report says "no data"); one that is not what it must be
+is a ModelError that names it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from lab.model import ArmRow, ModelError, Report
+
+Made = TypeVar("Made")
 
 STRATEGIES = ("ws", "mmap", "uring", "copy", "memfd", "uffd", "pack")
 POOLS = ("hit", "miss", "none", None)
@@ -172,7 +175,7 @@ def binary_size(value: float) -> str:
     return f"{figure(value)} GiB"
 
 
-def from_file(path: Path, read: Callable[[], str]) -> str:
+def from_file(path: Path, read: Callable[[], Made]) -> Made:
     """What @read makes of the report in @path; an error of it names the file."""
     try:
         return read()

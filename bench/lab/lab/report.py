@@ -3,8 +3,8 @@
 
     PYTHONPATH=bench/lab python3 -m lab.report REPORT.json [--out FILE] [--plots FOLDER]
 
-What did not run keeps its row, with empty cells and the reason; no figure comes from anywhere but the
-file. `--plots` names the folder of lab.plots' files; those that are there are shown.
+What did not run keeps its row, with empty cells and the reason; no figure comes from anywhere but
+the file. `--plots` names the folder of lab.plots' files; those that are there are shown.
 """
 
 from __future__ import annotations
@@ -61,21 +61,29 @@ ENVIRONMENT = (
 )
 
 EMULATED = """\
-The whole machine was emulated in software (QEMU), processor and virtualisation included. So this run can't tell:
+The whole machine was emulated in software (QEMU), processor and virtualisation included. So this
+run can't tell:
 
-- **Absolute times on hardware.** Emulation is 20 to 50 times slower, and unevenly: what is one instruction on hardware, such as an exit from the guest or a TLB
-  flush, may be thousands here. Only ratios within this one run mean anything, and a ratio of two things that spend their time differently means less.
-- **What an exit or a page fault costs on hardware**, and so which strategy wins there when two are close here. Copying is emulated as well, so eager strategies look worse than they are.
-- **Disks.** The test host's disk is a file of the machine under it; a cold page cache here is cold in the test host only, and bandwidth is that of the emulated device.
-- **Many processors.** With as few as the table says, concurrency measures how work queues, not how it scales.
-- **Tails.** A p99 of 30 samples is the largest of them, and on a shared machine it says what else ran there."""
+- **Absolute times on hardware.** Emulation is 20 to 50 times slower, and unevenly: what is one
+  instruction on hardware, such as an exit from the guest or a TLB flush, may be thousands here.
+  Only ratios within this one run mean anything, and a ratio of two things that spend their time
+  differently means less.
+- **What an exit or a page fault costs on hardware**, and so which strategy wins there when two are
+  close here. Copying is emulated as well: eager strategies look worse than they are.
+- **Disks.** The test host's disk is a file of the machine under it: a cold page cache here is cold
+  in the test host only, and bandwidth is that of the emulated device.
+- **Many processors.** With as few as the table says, concurrency measures how work queues, not how
+  it scales.
+- **Tails.** A p99 of 30 samples is the largest of them, and on a shared machine it says what else
+  ran there."""
 
 HARDWARE = """\
-Other processors, kernels and disks than those of the table above; other guests than these templates; and tails: a p99 of 30 samples is the largest of them.
-Times of another machine or another run are no match for these; `bench/lab/compare` says what two runs allow to be said."""
+Other processors, kernels and disks than those of the table above; other guests than these
+templates; and tails: a p99 of 30 samples is the largest of them. Times of another machine or
+another run are no match for these; `bench/lab/compare` says what two runs allow to be said."""
 
 
-# --- Markdown --------------------------------------------------------------------------------------
+# --- Markdown ------------------------------------------------------------------------------------
 
 
 def escaped(text: str) -> str:
@@ -152,7 +160,7 @@ def text_cell(value: object) -> str:
     return f"`{text[:12]}`" if is_digest else escaped(text)
 
 
-# --- sections --------------------------------------------------------------------------------------
+# --- sections ------------------------------------------------------------------------------------
 
 
 def head(report: Report) -> list[str]:
@@ -194,22 +202,26 @@ def environment(report: Report) -> list[str]:
     return ["## Environment", "", *table(["what", "value"], rows, frozenset())]
 
 
+READING = """\
+- Times are milliseconds. A cell is `median [low, high] / p99`: the 95 % bootstrap interval of the
+  median, and the nearest-rank p99 (of fewer than 100 samples: the largest one). An empty cell: the
+  arm has no such clock, or did not run and says why.
+- All arms were interleaved in one order drawn from the seed, so what the machine did besides hit
+  all alike. Warm-ups are not in the samples.
+- `hot`: what the start reads is in the page cache. `cold`: the page cache was dropped just before
+  each sample. They are never mixed.
+- `pool`: `hit` took over a machine that stood ready, `miss` asked a pool that had none left, `none`
+  had no pool. They are rows of their own, never averaged.
+- `c4 : ws` sets an arm's c4 against that of plain `ws` without a pool in the same table.
+- c5 is what a user waits for; c1 alone says little. Peers have only the clocks that they can have.
+- Ratios are of medians within this run. Two intervals that do not overlap differ; two that do may
+  differ all the same.
+- Docs: `docs/lab.md` has the method, `bench/lab/compare` sets two runs against each other."""
+
+
 def reading() -> list[str]:
     clocks = table(["clock", "starts", "stops"], CLOCK_TEXT, frozenset())
-    return [
-        "## How to read it",
-        "",
-        "- Times are milliseconds. A cell is `median [low, high] / p99`: the 95 % bootstrap interval of the median, and the nearest-rank p99 (of fewer than 100 "
-        "samples: the largest one). An empty cell: the arm has no such clock, or did not run and says why.",
-        "- All arms were interleaved in one order drawn from the seed, so what the machine did besides hit all alike. Warm-ups are not in the samples.",
-        "- `hot`: what the start reads is in the page cache. `cold`: the page cache was dropped just before each sample. They are never mixed.",
-        "- `pool`: `hit` took over a machine that stood ready, `miss` asked a pool that had none left, `none` had no pool. They are rows of their own, never averaged.",
-        "- `c4 : ws` sets an arm's c4 against that of plain `ws` without a pool in the same table.",
-        "- c5 is what a user waits for; c1 alone says little. Peers have only the clocks that they can have.",
-        "- Ratios are of medians within this run. Two intervals that do not overlap differ; for two that do, ask `bench/lab/compare`'s method, not the eye.",
-        "",
-        *clocks,
-    ]
+    return ["## How to read it", "", READING, "", *clocks]
 
 
 def limit_text(target: Target) -> str:
@@ -361,7 +373,7 @@ def missing(report: Report) -> list[str]:
     return [*lines, *table(["arm", "why"], rows, frozenset())]
 
 
-# --- experiments -----------------------------------------------------------------------------------
+# --- experiments ---------------------------------------------------------------------------------
 
 
 def times_cells(values: Sequence[float], seed: int) -> list[str]:

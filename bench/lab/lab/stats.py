@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of the lab: median, nearest-rank percentiles, bootstrap intervals, what is beyond noise.
+"""Statistics of the lab: median, nearest-rank percentiles, bootstrap intervals, a test of change.
 
 Standard library only: it also runs inside the test host. Everything random is drawn from a seed, so
 the same samples always give the same interval.
