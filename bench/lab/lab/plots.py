@@ -154,11 +154,11 @@ def steps(values: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def log_time_axis(axes: Axes, values: Sequence[float], most: float) -> None:
-    """A logarithmic axis of milliseconds; 1, 2, 5 are labelled if the ends differ less than @most."""
+    """A logarithmic axis of ms; it has more labels when its ends differ less than @most times."""
     low, high = min(values), max(values)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.25, high * 1.25)
-    subs = (1.0, 2.0, 5.0) if high / low < most else (1.0,)
+    subs = (1.0, 2.0, 5.0) if high / low < most else (1.0, 3.0)
     axes.xaxis.set_major_locator(LogLocator(subs=subs))
     axes.xaxis.set_major_formatter(FuncFormatter(plain))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -12,6 +12,7 @@ them, at a cost that does not grow with n.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Iterable, Sequence
@@ -57,14 +58,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Change:
-    """After against before: @ratio of medians, @p of Mann-Whitney; None where n is too small."""
+    """After against before. The intervals and @p are None where n is too small for them."""
 
     n_before: int
     n_after: int
-    before: float
+    before: float  # medians
     after: float
-    ratio: Ratio
-    p: float | None
+    difference: Interval | None  # of after - before
+    p: float | None  # of Mann-Whitney
+    ratio: Ratio | None  # after / before; None when a value is not positive
 
 
 def checked(values: Iterable[float], what: str = "samples") -> list[float]:
@@ -116,20 +118,26 @@ def p99(values: Iterable[float]) -> float:
     return percentile(values, 0.99)
 
 
-def resampled_medians(ordered: Sequence[float], resamples: int, draw: random.Random) -> list[float]:
-    """Medians of @resamples bootstrap resamples of the sorted @ordered (see the file's head)."""
-    n = len(ordered)
-    lower = (n + 1) // 2  # rank from 1 of the lower of the two in the middle
+@functools.lru_cache(maxsize=256)
+def drawn_ranks(n: int, resamples: int, name: str) -> tuple[tuple[int, int], ...]:
+    """For each resample of @n values, the ranks of the two values whose mean is its median."""
+    draw = random.Random(f"thaw {name}")
+    lower = (n + 1) // 2  # rank from 1 of the lower of the two
     found = []
     for _ in range(resamples):
         u = draw.betavariate(lower, n + 1 - lower)
-        value = ordered[min(n - 1, int(n * u))]
+        v = u
         if n % 2 == 0:
             # The next one up is the smallest of the n - lower draws that lie above u.
             v = u + (1.0 - u) * (1.0 - draw.random() ** (1.0 / (n - lower)))
-            value = value / 2 + ordered[min(n - 1, int(n * v))] / 2
-        found.append(value)
-    return found
+        found.append((min(n - 1, int(n * u)), min(n - 1, int(n * v))))
+    return tuple(found)
+
+
+def resampled_medians(ordered: Sequence[float], resamples: int, name: str) -> list[float]:
+    """Medians of @resamples bootstrap resamples of the sorted @ordered (see the file's head)."""
+    halves = [value / 2 for value in ordered]
+    return [halves[i] + halves[j] for i, j in drawn_ranks(len(ordered), resamples, name)]
 
 
 def central(values: list[float], confidence: float) -> Interval:
@@ -153,7 +161,7 @@ def median_interval(
     ordered = checked(values)
     if len(ordered) < MIN_FOR_INTERVAL:
         return None
-    drawn = resampled_medians(ordered, resamples, random.Random(f"thaw median {seed}"))
+    drawn = resampled_medians(ordered, resamples, f"median {seed}")
     return central(drawn, confidence)
 
 
@@ -176,8 +184,8 @@ def ratio_of_medians(
     value = middle(top) / middle(bottom)
     if min(len(top), len(bottom)) < MIN_FOR_INTERVAL:
         return Ratio(value, None)
-    tops = resampled_medians(top, resamples, random.Random(f"thaw above {seed}"))
-    bottoms = resampled_medians(bottom, resamples, random.Random(f"thaw below {seed}"))
+    tops = resampled_medians(top, resamples, f"above {seed}")
+    bottoms = resampled_medians(bottom, resamples, f"below {seed}")
     drawn = [a / b for a, b in zip(tops, bottoms, strict=True)]
     return Ratio(value, central(drawn, confidence))
 
@@ -193,8 +201,8 @@ def difference_interval(
     late, early = checked(after), checked(before)
     if min(len(late), len(early)) < MIN_FOR_INTERVAL:
         return None
-    lates = resampled_medians(late, resamples, random.Random(f"thaw above {seed}"))
-    earlies = resampled_medians(early, resamples, random.Random(f"thaw below {seed}"))
+    lates = resampled_medians(late, resamples, f"above {seed}")
+    earlies = resampled_medians(early, resamples, f"below {seed}")
     return central([a - b for a, b in zip(lates, earlies, strict=True)], confidence)
 
 
@@ -237,26 +245,29 @@ def change(before: Iterable[float], after: Iterable[float], seed: int = 1) -> Ch
     """How @after differs from @before; beyond_noise() judges it."""
     early, late = checked(before), checked(after)
     enough = min(len(early), len(late)) >= MIN_FOR_INTERVAL
+    positive = early[0] > 0.0 and late[0] >= 0.0
     return Change(
         n_before=len(early),
         n_after=len(late),
         before=middle(early),
         after=middle(late),
-        ratio=ratio_of_medians(late, early, seed),
+        difference=difference_interval(late, early, seed),
         p=mann_whitney(early, late) if enough else None,
+        ratio=ratio_of_medians(late, early, seed) if positive else None,
     )
 
 
 def beyond_noise(found: Change, p: float | None = None, threshold: float = 0.0) -> bool:
-    """True when the interval of the ratio excludes 1, Mann-Whitney agrees (@p is its p after
-    adjustment, the unadjusted one when not given), and the medians differ by over @threshold."""
+    """Has it changed? Three must agree: the interval of the difference of medians excludes 0;
+    Mann-Whitney's p is small (@p: after adjustment, else as it is); and the medians differ by more
+    than the share @threshold of the one before."""
     p = found.p if p is None else p
-    if p is None or found.ratio.interval is None:
+    if p is None or found.difference is None:
         return False
     return (
         p < 1.0 - CONFIDENCE
-        and not found.ratio.interval.holds(1.0)
-        and abs(found.ratio.value - 1.0) > threshold
+        and not found.difference.holds(0.0)
+        and abs(found.after - found.before) > threshold * abs(found.before)
     )
 
 
