@@ -4,11 +4,14 @@
 Life of an arm, called by runner.py:
 
     setup()                 once; NotRun, or any error, leaves its cell empty with the reason
+    warm()                  before a row of hot samples, when others have dropped the page cache
     prepare(), sample()     for each warm-up and sample; only sample() holds the clocks
     settle()                after each sample: what must not fall into another arm's sample
     teardown()              once, also after a failure of setup()
 
-An error of prepare(), sample() or settle() fails that sample, is counted and goes on.
+An error of prepare(), sample() or settle() fails that sample; it is counted and the run goes on.
+The runner adds `seq` and `cpu_ms` (what all processes that the lab starts have used, clients and
+machines and refills of pools).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from lab.model import ArmRow, Sample
 
@@ -27,12 +31,15 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Template:
-    """A template that stands, as its manifest tells."""
+    """A template that stands."""
 
-    name: str
+    label: str  # what is in it: debian, numpy, node; the report's name
+    name: str  # of the template itself: one label can come in several sizes
     folder: Path
+    guest: Path  # the guest folder that it was built from
     vcpus: int
     memory_mib: int
+    command: list[str]  # what a first command is here
     manifest: dict[str, object]
 
     @property
@@ -47,21 +54,28 @@ class Context:
     top: Path  # the checkout
     bin: Path  # thaw and thaw-vmm, on a file system that caches pages
     state: Path  # THAW_STATE: templates, disks; the disk that everything is measured on
-    guest: Path  # vmlinux, initramfs.cpio, root.erofs
+    guest: Path  # vmlinux, initramfs.cpio, root.erofs of the standard guest
     work: Path  # a folder of this run on that disk, removed at its end
     templates: list[Template]  # the first is the one that peers start
     seed: int = 1
-    n: int | None = None  # --n: samples of every arm instead of the plan's
+    cache_drops: int = 0
 
-    def template(self, name: str) -> Template:
-        for one in self.templates:
-            if one.name == name:
-                return one
-        raise NotRun(f"no template {name}")
+    @property
+    def thaw(self) -> str:
+        return str(self.bin / "thaw")
+
+    @property
+    def thaw_vmm(self) -> str:
+        return str(self.bin / "thaw-vmm")
 
     def drop_caches(self) -> None:
+        """Write back and forget the page cache, dentries and inodes of the whole machine."""
         os.sync()
-        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        try:
+            Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        except OSError as error:
+            raise NotRun(f"the page cache can't be dropped: {error.strerror}") from error
+        self.cache_drops += 1
 
     def log(self, text: str) -> None:
         print(f"lab: {text}", file=sys.stderr, flush=True)
@@ -80,6 +94,12 @@ class Arm:
     def setup(self) -> None:
         """What is made once for all samples."""
 
+    def warm(self) -> None:
+        """The page cache as hot samples find it, after it was dropped: by default a start."""
+        self.prepare()
+        self.sample()
+        self.settle()
+
     def prepare(self) -> None:
         """What a sample finds; outside the clocks."""
 
@@ -90,5 +110,19 @@ class Arm:
     def settle(self) -> None:
         """Back to what other arms may find; outside the clocks."""
 
+    def overhead_ms(self) -> float:
+        """Processor time so far of children that only the lab needs: none of a sample's."""
+        return 0.0
+
     def teardown(self) -> None:
         """Undo setup(); also called when setup() failed half-way."""
+
+
+class Adapter(Protocol):
+    """A peer, as lab.peers.ADAPTERS lists it."""
+
+    name: str
+
+    def arms(self, ctx: Context) -> list[Arm]:
+        """Its arms; those that can't be had say so in row.not_run, or by NotRun in setup()."""
+        ...

@@ -50,6 +50,7 @@ class ArmRow:
     peer: str | None = None
     template: str | None = None
     strategy: str | None = None
+    strategy_done: str | None = None  # as the result named it: "ws+no-pre-fault" (docs/restore.md)
     cache: str | None = None
     pool: str | None = None
     vcpus: int | None = None
@@ -70,7 +71,7 @@ class ArmRow:
 
 @dataclass
 class Target:
-    """A row of issue-independent "is it fast enough"; ok None: could not be told."""
+    """Is it fast enough? ok None: could not be told."""
 
     id: str
     what: str
@@ -111,7 +112,8 @@ class Report:
 _ROW_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("id", "kind", "variant"), (str,)),
     **dict.fromkeys(
-        ("peer", "template", "strategy", "cache", "pool", "not_run"), (str, type(None))
+        ("peer", "template", "strategy", "strategy_done", "cache", "pool", "not_run"),
+        (str, type(None)),
     ),
     **dict.fromkeys(("vcpus", "memory_mib"), (int, type(None))),
     **dict.fromkeys(("n", "warmups", "failed"), (int,)),
