@@ -88,7 +88,7 @@ FULL = Plan(
         "patterns": {"n": 100, "stagger_s": 0.2},
         "sweep": {"at_once": (1, 2, 4, 8, 16, 32, 64), "clones": 128, "rounds": 3, "templates": 8},
         "memory": {"clones": (1, 4, 8, 16)},
-        "io": {"n": ESSENTIAL},
+        "io": {"n": ESSENTIAL, "sequential": True},
         "replay": {"n": ESSENTIAL},
     },
 )
