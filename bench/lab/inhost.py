@@ -189,9 +189,7 @@ def main() -> int:
         return 2
     if chosen is None and options.arms is not None:
         chosen = []
-    wanted = plan.customize(
-        plan.PLANS[options.plan], options.n, words(options.templates), chosen
-    )
+    wanted = plan.customize(plan.PLANS[options.plan], options.n, words(options.templates), chosen)
     state = Path(os.environ.get("THAW_STATE", "/var/lib/thaw"))
     state.mkdir(parents=True, exist_ok=True)
     ctx = Context(

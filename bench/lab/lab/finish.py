@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host side: from the raw results to build/lab/report.json, with the native set-up and the targets.
 
-    python3 -m lab.finish RAW.json REPORT.json [--bench GOOGLE_BENCHMARK.json]
+python3 -m lab.finish RAW.json REPORT.json [--bench GOOGLE_BENCHMARK.json]
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def show(report: Report) -> None:
         word = {True: "ok  ", False: "MISS", None: "-   "}[one.ok]
         value = "-" if one.value is None else f"{one.value:.4g}"
         sign = "<=" if one.better == "lower" else ">="
-        print(f"{word} {one.id:15} {value:>9} {sign} {one.limit:g} {one.unit}, n {one.n}; {one.note}")
+        print(
+            f"{word} {one.id:15} {value:>9} {sign} {one.limit:g} {one.unit}, n {one.n}; {one.note}"
+        )
 
 
 def main() -> int:

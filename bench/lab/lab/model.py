@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +106,7 @@ class Report:
         return next((arm for arm in self.arms if arm.id == arm_id), None)
 
 
-# --- the check -------------------------------------------------------------------------------------
+# --- the check -----------------------------------------------------------------------------------
 
 _ROW_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("id", "kind", "variant"), (str,)),
@@ -249,7 +248,7 @@ def check(data: object) -> list[str]:
     return wrong
 
 
-# --- load and save ---------------------------------------------------------------------------------
+# --- load and save -------------------------------------------------------------------------------
 
 
 def from_json(data: object) -> Report:
@@ -292,4 +291,4 @@ def save(report: Report, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text)
-    os.replace(temporary, path)
+    temporary.replace(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: which arms, how often, which experiments. Everything that costs time is here."""
+"""What is measured: which arms, how often, which experiments. What costs time is here."""
 
 from __future__ import annotations
 

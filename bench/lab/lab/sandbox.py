@@ -19,7 +19,7 @@ from lab.measure import Failed, run_good
 from lab.model import Sample
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests/vm"))
-import shim  # noqa: E402
+import shim
 
 CTL_READY = 67  # vmm/util/ctl.h
 PATIENCE_S = 120.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""thaw's own arms: every strategy and pool, cold boot, and the floor, a command in a warm sandbox."""
+"""thaw's own arms: every strategy and pool, cold boot, and the floor: a warm sandbox."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments: what is no single start. Each is one function of a context and its plan's numbers."""
+"""What is no single start: each is one function of a context and its plan's numbers."""
 
 from __future__ import annotations
 

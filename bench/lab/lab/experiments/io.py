@@ -2,10 +2,10 @@
 """A cold start's reads: how many bytes, and how fast beside fio.
 
 `ws` reads the pages of the hot set that are not in the page cache, into it, by io_uring, up to 256
-KiB at a time and 128 in flight. build/release/bench-fetch does exactly that and nothing else. fio gets
-the same requests on the same files, as a log to replay: same order, sizes, depth, buffered, no
-read-ahead. So the two differ in the program alone. With "sequential" fio also reads the memory
-file's data from front to back in 256 KiB, which tells what scattered pages cost.
+KiB at a time and 128 in flight. build/release/bench-fetch does exactly that and nothing else. fio
+gets the same requests on the same files, as a log to replay: same order, sizes, depth, buffered, no
+read-ahead. So the two differ in the program alone. With "sequential" fio also reads the longest
+stretch of the memory file's data in 256 KiB, which tells what scattered pages cost.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record on A, replay on B: what a hot set that was recorded for one command does for another.
 
-Two copies of the template: the hot set of one is recorded in a single clone that ran command A only,
-that of the other with B only. Then every command runs from every copy, and without any hot set
-(mmap), interleaved. A is light, B needs most of what A needs and more.
+Two copies of the template: the hot set of one is recorded in a single clone that ran command A
+only, that of the other with B only. Then every command runs from every copy, and without any hot
+set (mmap), interleaved. A is light, B needs most of what A needs and more.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import socket
@@ -23,7 +22,7 @@ from lab.sandbox import PATIENCE_S, thaw_run
 from lab.templates import Copies
 
 sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/vm"))
-import shim  # noqa: E402
+import shim
 
 FIRST_PORT = 1025  # of the host: the guest connects there for its first request
 COMMANDS = {
@@ -68,7 +67,7 @@ def record(ctx: Context, template: Template, argv: list[str]) -> None:
             hot.unlink()
             raise Failed(f"recording {argv[0]}: {result.error or result.value}")
         hot.chmod(0o400)
-        os.replace(hot, template.folder / "hot")
+        hot.replace(template.folder / "hot")
 
 
 def run(ctx: Context, numbers: dict[str, object]) -> dict[str, object]:
