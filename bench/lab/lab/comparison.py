@@ -56,7 +56,9 @@ class Row:
     relative: stats.Change | None = None  # to what the machine itself did, if that is known
     p: float | None = None  # adjusted for all rows
     verdict: str = SAME
+    relative_p: float | None = None  # adjusted likewise
     by_machine: bool = False  # it changed, but no more than the peers did
+    masked: bool = False  # it did not change, but relative to the peers it did
 
 
 @dataclass
@@ -296,14 +298,25 @@ def judge(row: Row, threshold: float) -> None:
     if row.p is None:
         row.verdict = FEW
         return
-    measured = direction(row.change, row.p, threshold)
-    moved = measured
-    relative = row.relative
-    if relative is not None and direction(relative, relative.p, threshold) != measured:
-        moved = 0
-        row.by_machine = measured != 0
-    if moved:
+    moved = direction(row.change, row.p, threshold)
+    if row.relative is not None:
+        relative = direction(row.relative, row.relative_p, threshold)
+        row.by_machine = moved != 0 and relative != moved
+        row.masked = moved == 0 and relative != 0
+    if moved and not row.by_machine:
         row.verdict = WORSE if (moved > 0) == row.lower_is_better else BETTER
+
+
+def adjust(rows: list[Row]) -> None:
+    """Holm's adjustment: with hundreds of tests some find a change where there is none."""
+    tested = [row for row in rows if row.change.p is not None]
+    for row, p in zip(tested, stats.holm([row.change.p or 0.0 for row in tested]), strict=True):
+        row.p = p
+    relative = [row.relative for row in rows if row.relative and row.relative.p is not None]
+    ps = iter(stats.holm([change.p or 0.0 for change in relative]))
+    for row in rows:
+        if row.relative is not None and row.relative.p is not None:
+            row.relative_p = next(ps)
 
 
 def compare(a: Report, b: Report, threshold: float = THRESHOLD) -> Comparison:
@@ -323,9 +336,7 @@ def compare(a: Report, b: Report, threshold: float = THRESHOLD) -> Comparison:
                 row.relative = without_drift(before, after, found, a.seed)
             found.rows.append(row)
     compare_experiments(a, b, found)
-    tested = [row for row in found.rows if row.change.p is not None]
-    for row, p in zip(tested, stats.holm([row.change.p or 0.0 for row in tested]), strict=True):
-        row.p = p
+    adjust(found.rows)
     for row in found.rows:
         judge(row, threshold)
     compare_values(a, b, found)
@@ -349,6 +360,9 @@ def change_text(row: Row) -> str:
         text += f"  n {change.n_before} and {change.n_after}: too few to tell"
     elif row.by_machine:
         text += "  no more than the machine itself"
+    elif row.masked and row.relative is not None:
+        share = 100 * (row.relative.after / row.relative.before - 1)
+        text += f"  {share:+.1f} % relative to the machine"
     return text
 
 
@@ -395,7 +409,7 @@ def arms_text(found: Comparison) -> list[str]:
         kind = " (a peer: the machine, not thaw)" if rows[0].kind == "peer" else ""
         lines.append(f"{verdict:8} {name}{kind}")
         changed = [row for row in rows if row.verdict in (WORSE, BETTER)]
-        for row in changed or rows[:1]:
+        for row in changed or [row for row in rows if row.masked] or rows[:1]:
             mark = f"{row.verdict}: " if changed else ""
             lines.append(f"{'':9}  {mark}{change_text(row)}")
     return lines
