@@ -41,8 +41,8 @@ def sample(draw: random.Random, medians: dict[str, float], noise: float, seq: in
 def arm(arm_id: str, **fields: object) -> Json:
     row: Json = {
         "id": arm_id, "kind": "thaw", "variant": "restore", "peer": None, "template": None,
-        "strategy": None, "cache": None, "pool": None, "vcpus": None, "memory_mib": None,
-        "options": [], "command": ["/bin/true"], "n": 0, "warmups": 2, "failed": 0,
+        "strategy": None, "strategy_done": None, "cache": None, "pool": None,
+        "vcpus": None, "memory_mib": None, "options": [], "command": ["/bin/true"], "n": 0, "warmups": 2, "failed": 0,
         "not_run": None, "errors": [], "samples": [],
     }  # fmt: skip
     return {**row, **fields}
@@ -136,7 +136,10 @@ def experiments(draw: random.Random) -> Json:
         "sweep": {"same": sweep(1.0), "different": sweep(0.85)},
         "memory": {
             "points": points, "slope_pss_kib": 2350.0, "intercept_pss_kib": 9000.0,
-            "slope_memavailable_kib": 2900.0, "hot_write_kib": 1400.0, "vmm_private_kib": 980.0,
+            "slope_private_kib": 2100.0, "slope_memavailable_kib": 2900.0,
+            "memavailable_without_kib": 2_400_500, "teardown_ms": times(11.0, 32),
+            "errors": ["one clone did not come up"],
+            "hot_write_kib": 1400.0, "vmm_private_kib": 980.0,
         },
         "io": {
             "hot_set_bytes": 6_200_000, "bytes_read": [6.5e6 + 4096 * k for k in range(30)],

@@ -185,7 +185,7 @@ def success_counts(report: Report) -> Iterable[tuple[str, float, float]]:
             yield from pair(f"sweep/{name}/{count(at_once or 0)}", one, "clones")
 
 
-MEMORY = ("slope_pss_kib", "intercept_pss_kib", "slope_memavailable_kib")
+MEMORY = ("slope_pss_kib", "intercept_pss_kib", "slope_private_kib", "slope_memavailable_kib")
 MEMORY += ("hot_write_kib", "vmm_private_kib")
 
 

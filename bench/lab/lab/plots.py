@@ -334,7 +334,8 @@ def memory(report: Report) -> Figure | None:
     left.set_title("all thaw-vmm processes together")
     available = points(node, "memavailable_kib")
     if available:
-        most = available[0][1]
+        without = node.number_at("memavailable_without_kib")
+        most = available[0][1] if without is None else without / 1024
         fitted(right, [(x, most - y) for x, y in available], GREEN, "^", "MemAvailable")
     right.set_title("what the whole machine lost")
     for axes in (left, right):

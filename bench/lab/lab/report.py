@@ -127,6 +127,8 @@ def note_cell(arm: ArmRow) -> str:
     notes = []
     if arm.not_run is not None:
         notes.append(f"not run: {escaped(arm.not_run)}")
+    if arm.strategy_done not in (None, arm.strategy):
+        notes.append(f"done as {escaped(arm.strategy_done or '')}")
     if arm.failed:
         errors = f": {escaped(arm.errors[0])}" if arm.errors else ""
         notes.append(f"**{arm.failed} of {arm.n} failed**{errors}")
@@ -427,12 +429,17 @@ def memory(node: Node, _seed: int) -> list[str]:
     labels = (
         ("slope_pss_kib", "PSS a clone (slope)"),
         ("intercept_pss_kib", "PSS before the first (intercept)"),
+        ("slope_private_kib", "private memory a clone (slope)"),
         ("slope_memavailable_kib", "MemAvailable a clone (slope)"),
         ("hot_write_kib", "what a clone's hot writes need"),
         ("vmm_private_kib", "thaw-vmm's own private memory, without guest"),
     )
     rows = [[label, number_cell(node, key)] for key, label in labels]
     lines = table(["", "KiB"], rows, frozenset((1,)))
+    ends = node.numbers_at("teardown_ms")
+    if ends:
+        told = f"{figure(stats.median(ends))} / {figure(stats.p99(ends))} ms, n {len(ends)}"
+        lines += ["", f"An idle clone that is killed is gone after (median / p99): {told}."]
     points = node.rows_at("points")
     if points:
         keys = ("clones", "pss_kib", "private_kib", "memavailable_kib")
@@ -514,8 +521,10 @@ def experiments(report: Report) -> list[str]:
             lines.append(f"Not run: {escaped(not_run(report, name) or 'no reason given')}.")
         else:
             lines += section(node, report.seed)
-            note = node.text_at("note")
-            lines += ["", escaped(note)] if note else []
+            errors = node.rows_at("errors")
+            if errors:
+                kept = "1 error is" if len(errors) == 1 else f"{len(errors)} errors are"
+                lines += ["", f"{kept} kept; the first: {escaped(errors[0].text())}."]
     return lines
 
 

@@ -244,17 +244,18 @@ def holm(ps: Sequence[float]) -> list[float]:
 def change(before: Iterable[float], after: Iterable[float], seed: int = 1) -> Change:
     """How @after differs from @before; beyond_noise() judges it."""
     early, late = checked(before), checked(after)
-    enough = min(len(early), len(late)) >= MIN_FOR_INTERVAL
+    old, new = middle(early), middle(late)
     positive = early[0] > 0.0 and late[0] >= 0.0
-    return Change(
-        n_before=len(early),
-        n_after=len(late),
-        before=middle(early),
-        after=middle(late),
-        difference=difference_interval(late, early, seed),
-        p=mann_whitney(early, late) if enough else None,
-        ratio=ratio_of_medians(late, early, seed) if positive else None,
-    )
+    ratio = Ratio(new / old, None) if positive else None
+    if min(len(early), len(late)) < MIN_FOR_INTERVAL:
+        return Change(len(early), len(late), old, new, None, None, ratio)
+    lates = resampled_medians(late, RESAMPLES, f"above {seed}")
+    earlies = resampled_medians(early, RESAMPLES, f"below {seed}")
+    pairs = list(zip(lates, earlies, strict=True))
+    if positive:
+        ratio = Ratio(new / old, central([a / b for a, b in pairs], CONFIDENCE))
+    difference = central([a - b for a, b in pairs], CONFIDENCE)
+    return Change(len(early), len(late), old, new, difference, mann_whitney(early, late), ratio)
 
 
 def beyond_noise(found: Change, p: float | None = None, threshold: float = 0.0) -> bool:
