@@ -42,8 +42,8 @@ def arm(arm_id: str, **fields: object) -> Json:
     row: Json = {
         "id": arm_id, "kind": "thaw", "variant": "restore", "peer": None, "template": None,
         "strategy": None, "strategy_done": None, "cache": None, "pool": None,
-        "vcpus": None, "memory_mib": None, "options": [], "command": ["/bin/true"], "n": 0, "warmups": 2, "failed": 0,
-        "not_run": None, "errors": [], "samples": [],
+        "vcpus": None, "memory_mib": None, "options": [], "command": ["/bin/true"],
+        "n": 0, "warmups": 2, "failed": 0, "not_run": None, "errors": [], "samples": [],
     }  # fmt: skip
     return {**row, **fields}
 
