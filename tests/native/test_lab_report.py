@@ -200,6 +200,10 @@ def test_beyond_noise_finds_a_tenth_and_not_nothing() -> None:
     assert changes(1.00, 0.03, 200) == 0
     assert changes(1.00, 0.30, 200) <= 10
     assert changes(1.03, 0.01, 100) <= 5  # real, but below the threshold
+    # Ranks differ, and the medians by 60 %, but either median could as well be any of its two humps.
+    humps = stats.change([50.0] * 15 + [150.0] * 15, [60.0] * 14 + [160.0] * 16)
+    assert humps.p is not None and humps.p < 0.01 and humps.after == 1.6 * humps.before
+    assert not stats.beyond_noise(humps, threshold=0.05)
     few = stats.change([1.0] * 5, [9.0] * 5)
     assert few.p is None and not stats.beyond_noise(few)
     assert stats.beyond_noise(stats.change([0.0] * 10, [3.0] * 10))  # no ratio, but a change
