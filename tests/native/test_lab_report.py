@@ -200,7 +200,7 @@ def test_beyond_noise_finds_a_tenth_and_not_nothing() -> None:
     assert changes(1.00, 0.03, 200) == 0
     assert changes(1.00, 0.30, 200) <= 10
     assert changes(1.03, 0.01, 100) <= 5  # real, but below the threshold
-    # Ranks differ, and the medians by 60 %, but either median could as well be any of its two humps.
+    # Ranks differ, and medians by 60 %, but either median could as well be in its other hump.
     humps = stats.change([50.0] * 15 + [150.0] * 15, [60.0] * 14 + [160.0] * 16)
     assert humps.p is not None and humps.p < 0.01 and humps.after == 1.6 * humps.before
     assert not stats.beyond_noise(humps, threshold=0.05)
@@ -521,7 +521,7 @@ def test_a_slower_machine_is_not_slower_code(tmp_path: Path) -> None:
 
     a, b = two_runs(tmp_path, slower_machine)
     done = compare(a, b)
-    assert "4 peers took 1.2" in done.stdout
+    assert "4 arms of peers took 1.2" in done.stdout
     assert "no more than the machine itself" in done.stdout
     found = verdicts(done.stdout)
     ours = {name: verdict for name, verdict in found.items() if not name.startswith("peer/")}
@@ -544,7 +544,7 @@ def test_without_peers_the_machine_is_said_to_be_unknown(tmp_path: Path) -> None
 
     a, b = two_runs(tmp_path, no_peers)
     done = compare(a, b)
-    assert "0 peers ran in both" in done.stdout and "can't be told" in done.stdout
+    assert "0 arms of peers ran in both" in done.stdout and "can't be told" in done.stdout
     assert "only in A: peer/bubblewrap/run" in done.stdout
 
 

@@ -391,11 +391,11 @@ def run_text(report: Report, path: Path) -> str:
 def drift_text(found: Comparison) -> str:
     if found.drift is None:
         return (
-            f"machine: {found.peers} peers ran in both, {MIN_PEERS} are needed: a slower machine "
-            "can't be told from slower code"
+            f"machine: {found.peers} arms of peers ran in both, {MIN_PEERS} are needed: "
+            "a slower machine can't be told from slower code"
         )
     return (
-        f"machine: {found.peers} peers took {found.drift:.3f} times as long in B as in A; "
+        f"machine: {found.peers} arms of peers took {found.drift:.3f} times as long in B as in A; "
         "a change counts if it holds as measured and relative to that"
     )
 

@@ -182,12 +182,14 @@ def line_style(arm: ArmRow, seen: dict[str, int]) -> dict[str, object]:
 
 
 def cdf(report: Report) -> Figure | None:
-    group = [arm for arm in main_group(report) if arm.values("c4")]
+    # Variants of a strategy are in the table and among the phases; here they would hide the rest.
+    group = [arm for arm in main_group(report) if arm.values("c4") and not arm.options]
     if not group:
         return None
     others = [arm for arm in companions(report, group) if arm.values("c4")]
     caches = [c for c in ("hot", "cold") if any(arm.cache == c for arm in group)] or [None]
-    plot = Figure(figsize=(10.0, 0.75 + 3.6 * len(caches)))
+    most = max(sum(arm.cache == cache for arm in group) for cache in caches) + len(others)
+    plot = Figure(figsize=(10.0, 0.75 + max(3.6, 0.9 + 0.2 * most) * len(caches)))
     panels = plot.subplots(len(caches), 1, squeeze=False, sharex=True)
     every = [value for arm in group + others for value in arm.values("c4") if value > 0]
     for axes, cache in zip(panels[:, 0], caches, strict=True):
