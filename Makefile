@@ -191,6 +191,19 @@ G := build/guest
 .PHONY: guest
 guest: $(G)/initramfs.cpio
 
+# A second guest for the lab: the same with numpy and Node.js in its root.
+GL := build/guest-lab
+
+.PHONY: guest-lab
+guest-lab: $(GL)/initramfs.cpio
+
+$(GL)/stamp: FORCE
+	$(Q)guest/image/build --image debian-lab --link $(GL) >/dev/null
+
+$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+	$(call say,INITRAMFS,$@)
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(GL)/modules $@
+
 # Cached by digest, so it is asked for every time; the stamp changes when the answer does.
 $(G)/stamp: FORCE
 	$(Q)guest/image/build --link $(G) >/dev/null
@@ -304,10 +317,22 @@ $(B)/bench-setup: bench/setup.cc $(B)/obj/bench/phases.o $(LIB)
 	$(Q)$(CXX) -std=gnu++17 -O2 -g $(WARN) -I. -fPIE -pie -o $@ bench/setup.cc $(B)/obj/bench/phases.o $(LIB) \
 		-lbenchmark $(LIBS)
 
-.PHONY: bench
+# The hot set's fetch alone, for the lab.
+$(B)/bench-fetch: $(B)/obj/bench/fetch.o $(LIB)
+	$(call say,BENCH,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) $(LINK_VMM) -o $@ $^ $(LIBS)
+
+.PHONY: bench lab lab-quick
 bench:
 	$(Q)$(MAKE) --no-print-directory all guest
 	$(Q)bench/run
+
+# Every way of starting, measured in one run: hours; lab-quick: what the targets need, some 10 minutes.
+lab:
+	$(Q)bench/lab/run --plan full
+
+lab-quick:
+	$(Q)bench/lab/run --plan quick
 
 # --- install -------------------------------------------------------------------------------------------------------
 
@@ -349,8 +374,10 @@ help:
 	@echo '  test-unit  unit tests, plain and sanitized      test-vm  the product in the test host'
 	@echo '  fuzz       each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)       lint     static checks'
 	@echo '  bench      benchmarks, JSON in build/bench/     format   clang-format in place'
+	@echo '  lab        the restore lab, all of it: build/lab/report.md; hours'
+	@echo '  lab-quick  what the targets need of it, some 10 minutes'
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
 -include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
-	$(B)/obj/bench/phases.d
+	$(B)/obj/bench/phases.d $(B)/obj/bench/fetch.d

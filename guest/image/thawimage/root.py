@@ -6,7 +6,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from .common import BuildError, chroot, read_list, run, step, tree_tool
+from .common import BuildError, chroot, run, step, tree_tool
 from .debian import make_tree
 
 TIMESTAMP_S = 1754697600
@@ -102,11 +102,10 @@ def make_erofs(tree: Path, image: Path, kit: Path, log: Path) -> None:
     os.truncate(image, -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES)
 
 
-def make_root(work: Path, image_dir: Path, kit: Path) -> None:
-    """WORK/root.erofs."""
+def make_root(work: Path, packages: list[str], kit: Path) -> None:
+    """WORK/root.erofs, with @packages in it."""
     tree = work / "tree"
     log = work / "build.log"
-    packages = read_list(image_dir / "root.packages")
     step("installing the guest's Debian 13 packages", lambda: make_tree(tree, packages, log))
     write_files(tree)
     step("compiling Python", lambda: compile_python(tree, log))
