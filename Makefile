@@ -69,12 +69,12 @@ HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm
 	vmm/cli/hot_options.c vmm/cli/template_record.c
 
 # Packs: parts of both.
-PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/pack_io.c vmm/snapshot/pack_pool.c vmm/snapshot/pack_write.c \
+PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/pack_deflate.c vmm/snapshot/pack_io.c vmm/snapshot/pack_pool.c vmm/snapshot/pack_write.c \
 	vmm/snapshot/pack_read.c vmm/snapshot/pack_place.c vmm/snapshot/pack_file.c vmm/snapshot/mem_pack.c vmm/cli/template_pack.c
 
 LIB_SRCS := $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
-UNIT_TESTS := test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
+UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_snap_fail test_diff test_snap_kvm test_frame test_exec test_usock
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
@@ -312,10 +312,11 @@ print-%:
 
 # --- bench ---------------------------------------------------------------------------------------------------------
 
-$(B)/bench-setup: bench/setup.cc $(B)/obj/bench/phases.o $(LIB)
+BENCH_OBJS := $(B)/obj/bench/phases.o $(B)/obj/bench/made.o
+
+$(B)/bench-%: bench/%.cc $(BENCH_OBJS) $(LIB)
 	$(call say,BENCH,$@)
-	$(Q)$(CXX) -std=gnu++17 -O2 -g $(WARN) -I. -fPIE -pie -o $@ bench/setup.cc $(B)/obj/bench/phases.o $(LIB) \
-		-lbenchmark $(LIBS)
+	$(Q)$(CXX) -std=gnu++17 -O2 -g $(WARN) -I. -fPIE -pie -o $@ $< $(BENCH_OBJS) $(LIB) -lbenchmark $(LIBS)
 
 # The hot set's fetch alone, for the lab.
 $(B)/bench-fetch: $(B)/obj/bench/fetch.o $(LIB)
@@ -380,4 +381,4 @@ help:
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
 -include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
-	$(B)/obj/bench/phases.d $(B)/obj/bench/fetch.d
+	$(BENCH_OBJS:.o=.d) $(B)/obj/bench/fetch.d

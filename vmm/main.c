@@ -6,7 +6,6 @@
 // process forks where the snapshot is open (vmm/zygote.c); each new one goes on from there.
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -420,8 +419,7 @@ static void process_prepare(void)
 {
 	struct rlimit files;
 
-	/* One heap: an arena for each vCPU thread would be private memory that nobody uses. */
-	mallopt(M_ARENA_MAX, 1);
+	heap_prepare();
 	/* A reader of the console or of a stream that goes away is an error code, not a death. */
 	signal(SIGPIPE, SIG_IGN);
 	/* A file size limit that the scratch disk runs into is an I/O error of the guest. */

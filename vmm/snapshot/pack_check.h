@@ -63,7 +63,12 @@ int __must_check pack_table_load(int fd, struct pack_header *header, struct pack
 
 /* Compression; one frame at a time, any thread. */
 
-struct pack_codec; /* a thread's zstd contexts */
+/** A thread's zstd contexts. */
+struct pack_codec {
+	struct ZSTD_DCtx_s *decompress;
+	struct ZSTD_CCtx_s *compress; /* made by the first pack_frame_pack(), with how to free it */
+	void (*compress_free)(struct ZSTD_CCtx_s *compress);
+};
 
 struct pack_codec *pack_codec_new(void);
 void pack_codec_free(struct pack_codec *codec);

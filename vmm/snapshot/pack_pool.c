@@ -2,7 +2,6 @@
 // Frames on all CPUs, in order at both ends.
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,15 +69,6 @@ static void *worker(void *arg)
 	}
 	pthread_mutex_unlock(&pool->lock);
 	return NULL;
-}
-
-unsigned int pack_count_cpus(void)
-{
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set))
-		return 1;
-	return MIN((unsigned int)CPU_COUNT(&set), PACK_THREADS_MAX);
 }
 
 static int start_threads(struct pack_pool *pool, unsigned int threads)

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -186,4 +187,10 @@ int parse_size(const char *text, u64 *out_bytes)
 		return 0;
 	}
 	return -EINVAL;
+}
+
+void heap_prepare(void)
+{
+	mallopt(M_ARENA_MAX, 1);
+	mallopt(M_MMAP_THRESHOLD, 64 * KIB);
 }

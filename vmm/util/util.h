@@ -45,6 +45,15 @@ int __must_check parse_size(const char *text, u64 *out_bytes);
  * -EINVAL. */
 int __must_check parse_u64(const char *text, u64 min, u64 max, u64 *out);
 
+/**
+ * heap_prepare() - once, before threads: the heap of a thaw-vmm, of which many run at a time. One
+ * arena, since one for each thread would be private memory that nobody uses; and each allocation of
+ * 64 KiB and more is a mapping of its own: zeroed by not being there yet, so that of a table of
+ * requests or streams only what is used is ever memory, and nothing is cleared at the start. malloc
+ * by itself raises that limit with the first large block that is freed.
+ */
+void heap_prepare(void);
+
 /** u64_add_ok() - *@sum = @a + @b; false when that overflows. */
 static inline bool u64_add_ok(u64 a, u64 b, u64 *sum)
 {

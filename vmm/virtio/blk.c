@@ -387,7 +387,7 @@ int blk_create(struct virtio_host *host, unsigned int slot, int base_fd, int del
 	blk->base_fd = base_fd;
 	blk->delta_fd = delta_fd;
 	blk->size_bytes = size_bytes;
-	/* Large enough to come from mmap, zeroed by not being there yet. */
+	/* 1 MiB of which little is ever used: see heap_prepare(). */
 	blk->reqs = calloc(BLK_REQS_MAX, sizeof(*blk->reqs));
 	ret = blk->reqs ? check_files(blk) : -ENOMEM;
 	if (ret)
