@@ -48,6 +48,7 @@ struct shared {
 static struct shared *shared;
 static struct snap_vcpu saved;
 static struct kvm_clock_data saved_clock;
+static u64 page_reads_ns; /* of the next machine */
 static int ctl_fd;
 static pid_t vm_pid;
 
@@ -136,6 +137,9 @@ static void run_child(int ctl, unsigned int nvcpus)
 			shared->saved_tsc = saved.msrs[i].value;
 	}
 	shared->tsc_khz = (u64)ioctl(vm.vcpus[0].fd, KVM_GET_TSC_KHZ, 0);
+	vm.page_reads_ns = page_reads_ns;
+	if (page_reads_ns)
+		CHECK_EQ(madvise(vm.low_hva, cfg.ram_bytes, MADV_RANDOM), 0);
 	vm.clocks.start_ns = clock_now_ns();
 	CHECK_EQ(vm_run(&vm) != 0, shared->start_ret && vm.stop == VM_RUNNING);
 	shared->stop = vm.stop;
@@ -313,5 +317,48 @@ static void test_ends_while_waiting(void)
 	}
 }
 
+/** Is a mapping of @vm_pid advised MADV_RANDOM ("rr")? Linux, Documentation/filesystems/proc.rst.
+ */
+static bool reads_by_page(void)
+{
+	char path[64], line[512];
+	bool found = false;
+	FILE *smaps;
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps", (int)vm_pid);
+	smaps = fopen(path, "re");
+	CHECK(smaps);
+	while (fgets(line, sizeof(line), smaps)) {
+		if (!strncmp(line, "VmFlags:", 8) && strstr(line, " rr"))
+			found = true;
+	}
+	fclose(smaps);
+	return found;
+}
+
+/** Read-around comes back by itself, under the system call filter; not before its time. */
+static void test_page_reads_end(void)
+{
+	page_reads_ns = 3600 * 1000000000ull;
+	start_vm(1);
+	CHECK_EQ(receive().type, CTL_WAITING);
+	CHECK(reads_by_page());
+	fd_close(&ctl_fd);
+	end_vm();
+	page_reads_ns = 50 * 1000000;
+	start_vm(1);
+	CHECK_EQ(receive().type, CTL_WAITING);
+	for (unsigned int i = 0; i < WAIT_MS && reads_by_page(); i++)
+		usleep(1000);
+	CHECK(!reads_by_page());
+	/* The machine goes on. */
+	start("", -1);
+	CHECK_EQ(receive().type, CTL_RUNNING);
+	end_vm();
+	CHECK_EQ(shared->stop, VM_STOP_POWEROFF);
+	page_reads_ns = 0;
+}
+
 TEST_MAIN({"set-up", test_set_up}, {"start", test_start}, {"started twice", test_started_twice},
-	  {"start fails", test_start_fails}, {"ends while waiting", test_ends_while_waiting})
+	  {"start fails", test_start_fails}, {"ends while waiting", test_ends_while_waiting},
+	  {"page reads end", test_page_reads_end})

@@ -281,6 +281,8 @@ static void test_many_vcpus_high_ram(void)
 }
 
 /** restore_with() - a clone by @opts, and its end. Return: what snap_restore() said. */
+static bool page_reads; /* of the last clone: its start reads by page */
+
 static int restore_with(struct snap *snap, struct snap_restore_opts *opts)
 {
 	static struct vm clone;
@@ -293,6 +295,7 @@ static int restore_with(struct snap *snap, struct snap_restore_opts *opts)
 	capture_begin(&capture);
 	ret = snap_restore(snap, &clone, opts);
 	capture_end(&capture);
+	page_reads = clone.page_reads_ns != 0;
 	if (!ret) {
 		CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB - 1], 0x77);
 		CHECK_EQ(((u8 *)clone.low_hva)[3 * MIB], 0);
@@ -362,6 +365,11 @@ static void check_options(struct snap *snap)
 		CHECK(!habit.note[0] || !strcmp(habit.note, "+no-pre-fault"));
 	else
 		CHECK_STR(habit.note, "+no-pre-fault");
+	/* Of what is in the page cache nothing is fetched, and then read-around does no harm. */
+	CHECK(!page_reads);
+	CHECK_EQ(posix_fadvise(snap->memory_fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+	CHECK_EQ(restore_with(snap, &habit), 0);
+	CHECK(page_reads || !habit.bytes_read);
 	CHECK_EQ(restore_with(snap, &off), 0);
 	CHECK_STR(off.note, "");
 	CHECK_EQ(restore_with(snap, &pack), -ENOENT);

@@ -37,6 +37,7 @@ void vm_init(struct vm *vm, const struct vm_config *cfg)
 		.signal_handler.fd = -1,
 		.wake_handler.fd = -1,
 		.pager_handler.fd = -1,
+		.page_reads_handler.fd = -1,
 	};
 	for (unsigned int i = 0; i < VM_VCPUS_MAX; i++)
 		vm->vcpus[i].fd = -1;
@@ -309,6 +310,7 @@ void vm_destroy(struct vm *vm)
 	fd_close(&vm->kvm_fd);
 	fd_close(&vm->signal_handler.fd);
 	fd_close(&vm->wake_handler.fd);
+	fd_close(&vm->page_reads_handler.fd);
 	if (vm->ev.epoll_fd >= 0)
 		ev_destroy(&vm->ev);
 	vm_mem_unmap(vm);

@@ -115,6 +115,10 @@ struct vm {
 	struct ev_handler ctl_handler, listen_handler, signal_handler, wake_handler;
 	struct pager *pager; /* brings missing pages of RAM (snapshot/pager.h), or NULL; owned */
 	struct ev_handler pager_handler;
+	/* RAM's mapping is advised MADV_RANDOM, for this long after vm_run() began; 0: it is not.
+	 * See vm_mem.c. */
+	u64 page_reads_ns;
+	struct ev_handler page_reads_handler;
 	struct vm_greeter
 		*greeters;  /* clients of the vsock listener that did not send their line yet */
 	bool waiting;	    /* for CTL_START */

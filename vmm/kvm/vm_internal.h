@@ -15,6 +15,10 @@ int __must_check vm_mem_add_slots(struct vm *vm);
 /** vm_mem_unmap() - all host mappings. KVM must not run the VM any more. */
 void vm_mem_unmap(struct vm *vm);
 
+/** vm_mem_end_page_reads() - read-around on again in vm->page_reads_ns from now, by the event loop.
+ * Return: 0 or -errno. */
+int __must_check vm_mem_end_page_reads(struct vm *vm);
+
 /** vm_ctl_attach() - watch the control channel and the vsock listener, as far as the VM has them.
  * Return: 0 or -errno (logged). */
 int __must_check vm_ctl_attach(struct vm *vm);

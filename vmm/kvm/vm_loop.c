@@ -240,6 +240,7 @@ static int vm_loop_init(struct vm *vm)
 	ret = ret ?: ev_add(&vm->ev, &vm->signal_handler, EPOLLIN);
 	ret = ret ?: ev_add(&vm->ev, &vm->wake_handler, EPOLLIN);
 	ret = ret ?: vm_watch_pager(vm);
+	ret = ret ?: vm_mem_end_page_reads(vm);
 	if (ret)
 		log_err("event loop: %s", strerror(-ret));
 	return ret ?: vm_ctl_attach(vm);

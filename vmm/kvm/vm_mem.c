@@ -5,10 +5,12 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 
 #include "vmm/kvm/vm.h"
 #include "vmm/kvm/vm_internal.h"
 #include "vmm/util/log.h"
+#include "vmm/util/util.h"
 
 /**
  * An anonymous mapping whose address is a multiple of 2 MiB: KVM maps huge pages only where guest
@@ -158,6 +160,42 @@ int vm_mem_add_slots(struct vm *vm)
 		return ret;
 	return vm_add_slot(vm, LAYOUT_SLOT_PMEM, layout_pmem_gpa(vm->cfg.ram_bytes),
 			   vm->cfg.pmem_bytes, vm->pmem_hva, KVM_MEM_READONLY);
+}
+
+/*
+ * Reads by page. A clone whose hot set had to be read from the disk is started with read-around
+ * off: most of what it still needs are single pages, and the disk is what it waits for. A command
+ * that was not recorded may need thousands of pages that nobody fetched, and there read-around is
+ * what makes it fast. Nobody can tell the two apart beforehand. So it is off for as long after the
+ * start as the fetch took: whatever the guest turns out to need, what was lost by waiting for
+ * single pages is no more than that time.
+ */
+static void vm_on_page_reads_end(struct ev_handler *handler, u32 events)
+{
+	struct vm *vm = container_of(handler, struct vm, page_reads_handler);
+
+	(void)events;
+	ev_del(&vm->ev, handler);
+	fd_close(&handler->fd);
+	(void)madvise(vm->low_hva, layout_low_ram_bytes(vm->cfg.ram_bytes), MADV_NORMAL);
+	if (vm->high_hva)
+		(void)madvise(vm->high_hva, layout_high_ram_bytes(vm->cfg.ram_bytes), MADV_NORMAL);
+}
+
+int vm_mem_end_page_reads(struct vm *vm)
+{
+	const struct itimerspec when = {
+		.it_value = {.tv_sec = (time_t)(vm->page_reads_ns / 1000000000),
+			     .tv_nsec = (long)(vm->page_reads_ns % 1000000000)}};
+	struct ev_handler *handler = &vm->page_reads_handler;
+
+	if (!vm->page_reads_ns)
+		return 0;
+	handler->fn = vm_on_page_reads_end;
+	handler->fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (handler->fd < 0 || timerfd_settime(handler->fd, 0, &when, NULL) < 0)
+		return -errno;
+	return ev_add(&vm->ev, handler, EPOLLIN);
 }
 
 void vm_mem_unmap(struct vm *vm)

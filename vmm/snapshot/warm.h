@@ -18,7 +18,8 @@ struct snap_warm {
 	struct snap_hot hot;
 	bool wanted;		    /* the hot set is used at all */
 	bool read, write, prefault; /* what of it is made ready */
-	struct warm_fetch *fetch;   /* NULL: none under way */
+	struct warm_fetch *fetch;   /* NULL: nothing was cold */
+	u64 fetch_ns;		    /* when it began */
 };
 
 /**
@@ -50,9 +51,10 @@ void snap_warm_end(struct snap_warm *warm);
 int __must_check warm_populate(const struct snap_hot *hot, const struct vm *vm, bool read,
 			       bool write, unsigned int nthreads);
 
-/** warm_prefault() - map the hot set into the guest (Linux 6.11). Return: 0, -EOPNOTSUPP where it
- * can't be had for this VM, or -errno. Logs nothing. */
-int __must_check warm_prefault(const struct snap_hot *hot, struct vm *vm);
+/** warm_prefault() - map the hot set into the guest (Linux 6.11). @join: and what lies between runs
+ * that are close, which spares calls. Return: 0, -EOPNOTSUPP where it can't be had for this VM, or
+ * -errno. Logs nothing. */
+int __must_check warm_prefault(const struct snap_hot *hot, struct vm *vm, bool join);
 
 /**
  * warm_fetch_start() - start to read the pages of @hot that are not in the page cache into it, by

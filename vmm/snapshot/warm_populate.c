@@ -107,8 +107,9 @@ static int prefault_range(int vcpu_fd, u64 gpa, u64 end_gpa)
 	return 0;
 }
 
-int warm_prefault(const struct snap_hot *hot, struct vm *vm)
+int warm_prefault(const struct snap_hot *hot, struct vm *vm, bool join)
 {
+	const u64 gap_bytes = join ? HOT_GAP_PAGES * PAGE_SIZE_BYTES : 0;
 	u64 gpa = 0, end_gpa = 0;
 	int ret = 0;
 
@@ -117,7 +118,7 @@ int warm_prefault(const struct snap_hot *hot, struct vm *vm)
 	for (u32 i = 0; i < hot->nruns && !ret; i++) {
 		const struct snap_hot_run *run = &hot->runs[i];
 
-		if (run->gpa - end_gpa > HOT_GAP_PAGES * PAGE_SIZE_BYTES) {
+		if (run->gpa - end_gpa > gap_bytes) {
 			ret = prefault_range(vm->vcpus[0].fd, gpa, end_gpa);
 			gpa = run->gpa;
 		}
