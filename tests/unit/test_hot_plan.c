@@ -118,5 +118,39 @@ static void test_conclude(void)
 		snap_hot_set_free(&sets[i]);
 }
 
+/** Rule half: a command gets the little that it needs besides; one that needs much does not. */
+static void test_small_commands(void)
+{
+	struct snap_hot_set sets[5] = {0}, out = {0};
+	u32 command[] = {0, 1, 1, 1, 2};
+	struct hot_record record = {sets, command, 5};
+	struct snap_hot_info info = {.rule = SNAP_HOT_HALF};
+
+	for (u32 i = 0; i < 5; i++) {
+		pages(&sets[i], 0, 5, command[i] == 0 ? SNAP_HOT_WRITE : SNAP_HOT_READ);
+		pages(&sets[i], 5, 315, SNAP_HOT_READ);
+		if (command[i] == 0)
+			pages(&sets[i], 400, 10, SNAP_HOT_READ);
+		if (command[i] == 2)
+			pages(&sets[i], 500, 21, SNAP_HOT_READ);
+		/* Touched by chance, in one of three clones of its command. */
+		if (i == 1)
+			pages(&sets[i], 600, 1, SNAP_HOT_READ);
+	}
+	CHECK_EQ(hot_conclude(&record, &info, &out), 0);
+	/* A sixteenth of 320 are 20: ten pages and five that are written too; 21 are more. */
+	CHECK_EQ(snap_hot_set_pages(&out, SNAP_HOT_WRITE), 5);
+	CHECK_EQ(snap_hot_set_pages(&out, SNAP_HOT_READ), 325);
+	CHECK_EQ(out.runs[2].gpa, 400 * PAGE_SIZE_BYTES);
+	snap_hot_set_free(&out);
+	info.rule = SNAP_HOT_INTERSECTION;
+	CHECK_EQ(hot_conclude(&record, &info, &out), 0);
+	CHECK_EQ(snap_hot_set_pages(&out, SNAP_HOT_READ), 320);
+	CHECK_EQ(snap_hot_set_pages(&out, SNAP_HOT_WRITE), 0);
+	snap_hot_set_free(&out);
+	for (u32 i = 0; i < 5; i++)
+		snap_hot_set_free(&sets[i]);
+}
+
 TEST_MAIN({"commands", test_commands}, {"most commands", test_most_commands}, {"names", test_names},
-	  {"conclude", test_conclude})
+	  {"conclude", test_conclude}, {"small commands", test_small_commands})
