@@ -16,7 +16,8 @@
 // Nothing outlives this process, however it ends: the control channel closes with it and thaw-vmm
 // ends on that; its scratch disk has no name; its memory is private. In the usual case thaw-vmm is
 // killed and waited for, so that it is gone when `thaw run` returns. That comes after clock c5 was
-// stopped: the result does not wait for it.
+// stopped: the result does not wait for it. A pool's machine is killed and left to its zygote,
+// which reaps it: its end takes longer than all that a pooled run does.
 //
 // stdout belongs to the command. Messages go to stderr, and only when something is wrong: what
 // thaw-vmm says is collected and shown only when the run fails.

@@ -455,6 +455,12 @@ void vmmproc_end(struct vmmproc *proc)
 {
 	if (proc->pid)
 		send_kill(proc);
+	/* The kernel takes a VM apart for longer than the VM took to start; nobody needs to see it.
+	 */
+	if (proc->pid && proc->adopted) {
+		proc->pid = 0;
+		fd_close(&proc->pid_fd);
+	}
 	wait_gone(proc);
 	fd_close(&proc->ctl_fd);
 	fd_close(&proc->log_fd);

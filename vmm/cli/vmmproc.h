@@ -112,7 +112,8 @@ void vmmproc_show_log(const struct vmmproc *proc);
  * known; after 5 s it is killed. */
 void vmmproc_reap(struct vmmproc *proc);
 
-/** vmmproc_end() - kill it if it still lives, reap it, close everything. Safe at any time, twice
+/** vmmproc_end() - kill it if it still lives, reap it (an adopted one is its parent's, and not
+ * waited for), close everything. Safe at any time, twice
  * too. */
 void vmmproc_end(struct vmmproc *proc);
 

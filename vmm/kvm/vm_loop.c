@@ -262,8 +262,9 @@ static void vm_join_vcpus(struct vm *vm)
 static void vm_let_run(struct vm *vm)
 {
 	vm->clocks.run_ns = clock_now_ns();
-	vm_pause_end(vm);
+	/* First the message: a vCPU that is let go waits for dev_lock, which the caller holds. */
 	vm_notify(vm, CTL_RUNNING, 0, vm->start_note);
+	vm_pause_end(vm);
 }
 
 void vm_start_waiting(struct vm *vm, u64 start_ns, const char *hostname, int request_fd)
