@@ -5,11 +5,15 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+/* How often a folder may be removed under our hands. */
+#define FOLDER_TRIES 16
 
 u64 clock_now_ns(void)
 {
@@ -186,4 +190,20 @@ int parse_size(const char *text, u64 *out_bytes)
 		return 0;
 	}
 	return -EINVAL;
+}
+
+int fd_link_into(int fd, const char *folder, const char *path)
+{
+	char proc_path[64];
+
+	snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", fd);
+	for (unsigned int i = 0; i < FOLDER_TRIES; i++) {
+		if (mkdir(folder, 0755) < 0 && errno != EEXIST)
+			return -errno;
+		if (linkat(AT_FDCWD, proc_path, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+			return 0;
+		if (errno != ENOENT)
+			return -errno;
+	}
+	return -ENOENT;
 }
