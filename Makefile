@@ -269,6 +269,12 @@ build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o
 .PHONY: vm-test-bins
 vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf
 
+# Ten thousand restores and what belongs to them: hours in the emulated test host. SOAK='--count 1000 --kills 0' does less.
+.PHONY: soak
+soak:
+	$(Q)$(MAKE) --no-print-directory all guest
+	$(Q)tests/host/run -- python3 tests/vm/soak.py $(SOAK)
+
 # --- fuzz ----------------------------------------------------------------------------------------------------------
 
 FUZZ_FLAGS := -std=gnu11 -O1 -g $(WARN_C) -fno-strict-aliasing -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
@@ -375,6 +381,7 @@ help:
 	@echo '  demo       deps, build, template, a command in a restored sandbox, clocks printed'
 	@echo '  test       deps and every check; ends with one count'
 	@echo '  test-unit  unit tests, plain and sanitized      test-vm  the product in the test host'
+	@echo '  soak       10,000 restores, 1,000 clones, generations, kills; SOAK=--help tells its options'
 	@echo '  fuzz       each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)       lint     static checks'
 	@echo '  bench      benchmarks, JSON in build/bench/     format   clang-format in place'
 	@echo '  lab        the restore lab, all of it: build/lab/report.md; hours'
