@@ -276,20 +276,13 @@ def generations(
     """
     names = [f"t-gen{number}" for number in range(2, depth + 1)]
     parent = thaw.template
-    thaw("template", "rm", *names)
+    remove(thaw, names)
     try:
         for number, name in enumerate(names, 2):
             options = ["--diff"] if diff else []
             box = make(
-                *(
-                    "--snapshot",
-                    str(STATE / "templates" / name),
-                    "--name",
-                    name,
-                    "--parent",
-                    parent,
-                ),
-                *options,
+                *("--snapshot", str(STATE / "templates" / name), "--name", name),
+                *("--parent", parent, *options),
                 template=STATE / "templates" / parent,
             )
             mark = f"echo {number} >>/root/marks; echo {number} >>/run/marks; sync"
@@ -303,9 +296,16 @@ def generations(
             parent = name
         check_last(Thaw(parent), depth, strategies or ["ws", "copy"])
     finally:
-        proc = thaw("template", "rm", *names)
-    if proc.returncode:
-        raise Failure(proc.stderr.decode())
+        remove(thaw, names)
+    if left := [name for name in names if (STATE / "templates" / name).exists()]:
+        raise Failure(f"can't be removed: {left}")
+
+
+def remove(thaw: Thaw, names: list[str]) -> None:
+    """The last of a chain first; those that are not there don't matter."""
+    for name in reversed(names):
+        if (STATE / "templates" / name).exists():
+            thaw("template", "rm", name)
 
 
 def check_last(thaw: Thaw, depth: int, strategies: list[str]) -> None:

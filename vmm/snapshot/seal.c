@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,7 +21,9 @@
  * The digests in manifest and state find damage when somebody compares them, which a restore does
  * not do for the large files. fs-verity does it block by block, as they are read: a clone never
  * runs on a damaged page. It costs a hash tree of 1/127 of the file's size, holes included, and the
- * time to make it; most file systems are made without it, and then this is one failed ioctl(2).
+ * time to make it. So a file that is next to empty is left out, which a scratch disk of gigabytes
+ * is as a rule: its tree would be as large as what it holds. Most file systems are made without
+ * fs-verity, and then this is one failed ioctl(2).
  *
  * It is done after publishing and not before: thaw-vmm is confined when it publishes, and the
  * kernel refuses as long as anybody has the file open for writing. That includes the io_uring of a
@@ -30,6 +33,7 @@
 #define SEAL_TRIES   200
 #define SEAL_WAIT_NS 10000000
 #define SEAL_BLOCK   4096
+#define SEAL_SPARSE  16 /* left out: files of which less than one part of so many is data */
 
 static const char *const seal_names[] = {
 	SNAP_FILE_MEMORY, SNAP_FILE_DISK,  SNAP_FILE_DIFF,     SNAP_FILE_HOT,
@@ -64,15 +68,24 @@ static bool is_unsupported(int ret)
 	return ret == -ENOTTY || ret == -EOPNOTSUPP;
 }
 
-/** Return: 1 sealed or not there, 0 unsupported, or -errno (logged). */
+static bool is_next_to_empty(const struct stat *st)
+{
+	return (u64)st->st_blocks * 512 < (u64)st->st_size / SEAL_SPARSE;
+}
+
+/** Return: 1 sealed, left out or not there, 0 unsupported, or -errno (logged). */
 static int seal_one(int dirfd, const char *path, const char *name)
 {
-	int fd, ret;
+	struct stat st;
+	int fd, ret = 0;
 
 	fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0 && errno == ENOENT)
 		return 1;
-	ret = fd < 0 ? -errno : enable(fd);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		ret = -errno;
+	else if (!is_next_to_empty(&st))
+		ret = enable(fd);
 	fd_close(&fd);
 	if (!ret)
 		return 1;

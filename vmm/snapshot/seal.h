@@ -9,9 +9,10 @@
 
 /**
  * snap_seal() - turn fs-verity on for every file of the published folder @path that has not got it
- * yet. Linux, Documentation/filesystems/fsverity.rst. From then on nobody, root included, can write
- * to them, and a block that comes damaged from the disk is a read error. They can still be removed
- * and replaced. A folder that is not there is nothing to do.
+ * yet and is not next to empty, as a scratch disk is. Linux,
+ * Documentation/filesystems/fsverity.rst. From then on nobody, root included, can write to them,
+ * and a block that comes damaged from the disk is a read error. They can still be removed and
+ * replaced. A folder that is not there is nothing to do.
  *
  * Return: 1 sealed, 0 not: file system or kernel has no fs-verity, or -errno (logged): the snapshot
  * is whole all the same.
