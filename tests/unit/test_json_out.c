@@ -2,6 +2,7 @@
 // JSON results, /proc texts, and the state folder's locks and removal, on files of the test's own.
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/kvmkind.h"
 #include "vmm/cli/state.h"
+#include "vmm/cli/sweep.h"
 #include "vmm/util/util.h"
 
 static char scratch[] = "/tmp/thaw-test-XXXXXX";
@@ -173,7 +175,7 @@ static void test_state(void)
 	struct state_names names;
 	struct state state;
 	char path[PATH_MAX];
-	int shared, exclusive, build, again;
+	int shared, exclusive, build, again, held;
 
 	CHECK(!setenv("THAW_STATE", "relative", 1));
 	CHECK_EQ(state_init(&state), -EINVAL);
@@ -190,12 +192,14 @@ static void test_state(void)
 	CHECK_EQ(chmod(path, 0500), 0);
 	state_path(&state, "templates", "a", "", path);
 	CHECK_EQ(mkdir(path, 0700), 0);
-	/* Two builds of one name: one at a time. Its leftovers, and only its, go. */
+	/* Two builds of one name: one at a time. Leftovers go, what somebody holds locked stays. */
 	state_path(&state, "templates", ".b.tmp-1-2", "", path);
 	CHECK_EQ(mkdir(path, 0700), 0);
 	make_file(path, "state");
 	state_path(&state, "templates", ".bb.tmp-1-2", "", path);
 	CHECK_EQ(mkdir(path, 0700), 0);
+	held = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(held >= 0 && !flock(held, LOCK_EX));
 	build = state_lock_build(&state, "b");
 	CHECK(build >= 0);
 	CHECK_EQ(state_lock_build(&state, "b"), -EBUSY);
@@ -203,6 +207,9 @@ static void test_state(void)
 	CHECK(again >= 0);
 	state_unlock_build(&state, "a", &again);
 	CHECK_EQ(access(path, F_OK), 0);
+	close(held);
+	state_sweep(&state);
+	CHECK(access(path, F_OK) < 0);
 	state_path(&state, "templates", ".b.tmp-1-2", "", path);
 	CHECK(access(path, F_OK) < 0);
 	CHECK_EQ(mkdir(path, 0700), 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A listener's path: there only when it listens, never in place of something else.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,36 @@ static void test_no_gap(void)
 	}
 }
 
+/** What a killed process left is taken over; what only looks like it is not. */
+static void test_dead(void)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	const char *path = addr.sun_path;
+	struct stat st;
+	int fd, dead;
+
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/c", dir);
+	dead = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(bind(dead, (struct sockaddr *)&addr, sizeof(addr)) == 0 && listen(dead, 1) == 0);
+	CHECK(usock_listen(path, 4, 0600) == -EADDRINUSE);
+	close(dead);
+	CHECK(connect_to(path) == -ECONNREFUSED);
+	fd = usock_listen(path, 4, 0600);
+	CHECK(fd >= 0 && connect_to(path) == 0);
+	CHECK(usock_listen(path, 4, 0600) == -EADDRINUSE);
+	CHECK(connect_to(path) == 0);
+	fd_close(&fd);
+	CHECK(unlink(path) == 0);
+
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	fd_close(&fd);
+	CHECK(connect_to(path) == -ECONNREFUSED); /* like a dead one */
+	CHECK(usock_listen(path, 4, 0600) == -EADDRINUSE);
+	CHECK(stat(path, &st) == 0 && S_ISREG(st.st_mode));
+	CHECK(unlink(path) == 0);
+}
+
 static void test_left(void)
 {
 	CHECK(rmdir(dir) == 0);
@@ -88,4 +119,4 @@ static void test_folder(void)
 }
 
 TEST_MAIN({"folder", test_folder}, {"path", test_path}, {"no gap", test_no_gap},
-	  {"nothing left", test_left})
+	  {"dead", test_dead}, {"nothing left", test_left})

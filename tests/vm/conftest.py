@@ -128,8 +128,7 @@ class Sandbox:
             time.sleep(0.01)
 
     def log(self) -> str:
-        self.stderr.seek(0)
-        return self.stderr.read().decode(errors="replace")
+        return Path(self.stderr.name).read_text(errors="replace")
 
     def exec(self, *argv: str | bytes, stdin: bytes | None = None, **kw: object) -> shim.Result:
         return shim.run(self.vsock, argv, stdin=stdin, **kw)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing of a run stays behind: no process, fd, mapping or file."""
+"""Nothing of a run stays behind when its client or its VMM is killed; more of it: test_kill.py,
+soak.py."""
 
 from __future__ import annotations
 
@@ -9,54 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from conftest import BIN, STATE, Sandbox, Thaw
-
-
-def processes() -> set[str]:
-    """Those of this test run: whatever it starts stays in its cgroup, orphans included."""
-    names = set()
-    own = Path("/proc/self/cgroup").read_text()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                name = (entry / "comm").read_text().strip()
-                same = (entry / "cgroup").read_text() == own
-            except OSError:
-                continue
-            if same and name.startswith("thaw"):
-                names.add(f"{entry.name} {name}")
-    return names
-
-
-def files() -> set[str]:
-    found = set()
-    for top in (STATE, Path("/dev/shm")):
-        for folder, _, names in os.walk(top):
-            if "pytest" not in folder:
-                found.update(f"{folder}/{name}" for name in names)
-    return found
-
-
-def open_files() -> int:
-    return int(Path("/proc/sys/fs/file-nr").read_text().split()[0])
-
-
-def test_nothing_is_left_after_200_runs(thaw: Thaw) -> None:
-    assert thaw.run("--", "true").returncode == 0
-    before = (processes(), files())
-    nfiles = open_files()
-    shared = Path("/proc/meminfo").read_text()
-    for number in range(200):
-        assert thaw.run("--", "sh", "-c", f"exit {number % 100}").returncode == number % 100
-    assert (processes(), files()) == before
-    # Only what the test host itself opened meanwhile; a leak of one a run would be 200.
-    assert open_files() - nfiles < 100
-    now = Path("/proc/meminfo").read_text()
-
-    def shmem_kib(text: str) -> int:
-        return int(next(line for line in text.splitlines() if line.startswith("Shmem:")).split()[1])
-
-    assert shmem_kib(now) - shmem_kib(shared) < 10240
+from conftest import BIN, Sandbox, Thaw
+from leftovers import processes
 
 
 def test_killed_client_takes_its_vm_along(thaw: Thaw) -> None:

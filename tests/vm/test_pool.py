@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BIN, STATE, Thaw
-from test_leaks import processes
+from leftovers import processes
 
 IDENTITY = """
 cat /sys/class/misc/thaw/generation /sys/class/misc/thaw/vmfork_count /run/machine-id

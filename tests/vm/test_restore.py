@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import shim
 from conftest import STATE, TOP, Sandbox, Thaw, build_template
+from soak import checkpoint
 
 IDENTITY = """
 cat /sys/class/misc/thaw/generation /sys/class/misc/thaw/vmfork_count /run/machine-id
@@ -49,28 +49,6 @@ def test_json_result(thaw: Thaw, tmp_path: Path, strategy: str) -> None:
     assert data["bytes_read"] >= 0
 
 
-def test_100_clones_are_distinct(
-    sandbox_of: Callable[..., Sandbox], template: Path, tmp_path: Path
-) -> None:
-    seen: dict[str, set[str]] = {"generation": set(), "machine_id": set(), "random": set()}
-    for number in range(100):
-        box = sandbox_of("--hostname", f"clone-{number}")
-        before = time.time()
-        one = identity(box)
-        after = time.time()
-        assert box.stop() == 0, box.log()
-        # The proof of a reseed is the kernel's own notification, not that bytes differ.
-        assert one["vmfork_count"] == "1"
-        assert int(one["generation"]) >= 2
-        assert re.fullmatch(r"[0-9a-f]{32}", one["machine_id"])
-        assert one["hostname"] == f"clone-{number}"
-        # Real time is the host's: between the request and the answer, with 20 ms of slack.
-        assert before - 0.02 <= float(one["date"]) <= after + 0.02
-        for key, values in seen.items():
-            assert one[key] not in values, (number, key)
-            values.add(one[key])
-
-
 def test_monotonic_clock_continues(sandbox_of: Callable[..., Sandbox]) -> None:
     """Uptime goes on from the snapshot: what passes between snapshot and restore does not exist."""
     first, host_first = float(identity(sandbox_of())["uptime"]), time.monotonic()
@@ -82,42 +60,6 @@ def test_monotonic_clock_continues(sandbox_of: Callable[..., Sandbox]) -> None:
     time.sleep(2)
     third, host_third = float(identity(box)["uptime"]), time.monotonic()
     assert abs((third - second) - (host_third - host_second)) < 1.5
-
-
-def checkpoint(box: Sandbox) -> int:
-    """Ask the shim for a checkpoint and wait for the VMM's end; its exit status."""
-    with shim.connect(box.vsock) as sock:
-        sock.sendall(shim.frame(shim.CHECKPOINT))
-        kind, payload = next(shim.frames(sock))
-        assert kind == shim.OK, (kind, payload)
-    return box.process.wait(timeout=120)
-
-
-def test_second_and_third_generation(sandbox_of: Callable[..., Sandbox], template: Path) -> None:
-    parent = template
-    for generation in (2, 3):
-        target = STATE / "templates" / f"t-gen{generation}"
-        box = sandbox_of(
-            *("--snapshot", str(target), "--name", target.name, "--replace"), template=parent
-        )
-        mark = f"generation {generation}"
-        assert box.exec("sh", "-c", f"echo {mark} >>/root/marks; sync").value == 0
-        assert checkpoint(box) == 0, box.log()
-        parent = target
-    seen = set()
-    for _ in range(3):
-        box = sandbox_of(template=parent)
-        one = identity(box)
-        # One notification a clone of the chain: each generation was reseeded once.
-        assert one["vmfork_count"] == "3"
-        seen.add((one["generation"], one["random"]))
-        assert bytes(box.exec("cat", "/root/marks").stdout) == b"generation 2\ngeneration 3\n"
-        # The disk is right below the page cache, too.
-        drop = "echo 3 >/proc/sys/vm/drop_caches; cat /root/marks"
-        assert bytes(box.exec("sh", "-c", drop).stdout) == b"generation 2\ngeneration 3\n"
-        for number in range(30):
-            assert box.exec("sh", "-c", f"exit {number}").value == number
-    assert len(seen) == 3
 
 
 def test_clones_do_not_see_each_other(sandbox_of: Callable[..., Sandbox], template: Path) -> None:

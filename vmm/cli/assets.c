@@ -197,11 +197,11 @@ static int copy_content(int from_fd, int to_fd, u64 len_bytes, struct progress *
 	return 0;
 }
 
-/** @folder exists. The temporary file has no name until it is whole and on the disk. */
-static int copy_image(const char *from, const char *folder, const char *to,
+/** Into @folder, a new or empty one of @images. The file has no name until it is whole and on the
+ * disk. */
+static int copy_image(const char *from, const char *images, const char *folder, const char *to,
 		      struct progress *progress)
 {
-	char proc_path[64];
 	int from_fd, to_fd = -1, ret = 0;
 	struct stat st;
 
@@ -211,18 +211,18 @@ static int copy_image(const char *from, const char *folder, const char *to,
 		log_err("%s: %s", from, strerror(-ret));
 		goto out;
 	}
-	to_fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0444);
+	to_fd = open(images, O_TMPFILE | O_RDWR | O_CLOEXEC, 0444);
 	if (to_fd < 0)
 		ret = -errno;
 	if (!ret)
 		ret = copy_content(from_fd, to_fd, (u64)st.st_size, progress);
 	if (!ret && fsync(to_fd) < 0)
 		ret = -errno;
-	snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", to_fd);
-	/* EEXIST: another build has put the same image there meanwhile. */
-	if (!ret && linkat(AT_FDCWD, proc_path, AT_FDCWD, to, AT_SYMLINK_FOLLOW) < 0 &&
-	    errno != EEXIST)
-		ret = -errno;
+	if (!ret)
+		ret = fd_link_into(to_fd, folder, to);
+	/* Another build has put the same image there meanwhile. */
+	if (ret == -EEXIST)
+		ret = 0;
 	if (ret)
 		log_err("%s: can't make a copy of %s: %s", to, from, strerror(-ret));
 out:
@@ -234,11 +234,12 @@ out:
 int image_store(const struct state *state, const struct guest_files *guest,
 		struct progress *progress, char *out)
 {
-	char from[PATH_MAX], folder[PATH_MAX];
+	char from[PATH_MAX], images[PATH_MAX], folder[PATH_MAX];
 	struct stat source, stored;
 	int folder_fd, ret;
 
 	guest_files_path(guest, "root.erofs", from);
+	state_path(state, "images", NULL, NULL, images);
 	state_path(state, "images", guest->digest, "", folder);
 	state_path(state, "images", guest->digest, "/root.erofs", out);
 	if (stat(from, &source) < 0) {
@@ -254,12 +255,7 @@ int image_store(const struct state *state, const struct guest_files *guest,
 			out, from);
 		return -EINVAL;
 	}
-	if (mkdir(folder, 0755) < 0 && errno != EEXIST) {
-		ret = -errno;
-		log_err("%s: can't create: %s", folder, strerror(-ret));
-		return ret;
-	}
-	ret = copy_image(from, folder, out, progress);
+	ret = copy_image(from, images, folder, out, progress);
 	if (ret)
 		return ret;
 	folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -14,7 +14,8 @@
 // is still the one behind the name.
 //
 // What a killed build leaves is a folder .NAME.tmp-PID-RANDOM, which the next build of NAME
-// removes; not while its thaw-vmm, which holds it locked, is still on its way out.
+// removes; not while its thaw-vmm, which holds it locked, is still on its way out. The other
+// leftovers of whatever was killed go by state_sweep() (sweep.c).
 #include "vmm/cli/state.h"
 
 #include <dirent.h>
@@ -28,6 +29,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "vmm/cli/sweep.h"
+#include "vmm/snapshot/seal.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -193,9 +196,7 @@ bool state_in_use(const struct state *state, const char *name)
 	return found;
 }
 
-/** Delete the files of a folder that no one else may find, then the folder. Templates have no
- * folders inside. @leftover: only if nobody holds it locked, else -EWOULDBLOCK. */
-static int remove_flat(int parent_fd, const char *name, bool leftover)
+int state_remove_flat(int parent_fd, const char *name, bool leftover)
 {
 	struct dirent *entry;
 	int fd, ret = 0;
@@ -251,7 +252,7 @@ static int remove_leftovers(int parent_fd, const char *name)
 		if (strncmp(entry->d_name, tmp, strlen(tmp)) != 0 &&
 		    strncmp(entry->d_name, gone, strlen(gone)) != 0)
 			continue;
-		ret = remove_flat(parent_fd, entry->d_name, true);
+		ret = state_remove_flat(parent_fd, entry->d_name, true);
 		/* A writer that still lives removes it itself. */
 		if (ret && ret != -ENOENT && ret != -EWOULDBLOCK) {
 			log_err("%s: left by an earlier build; can't remove it: %s", entry->d_name,
@@ -274,14 +275,12 @@ static int open_templates(const struct state *state)
 	return fd < 0 ? -errno : fd;
 }
 
-/** Return: the locked fd; -EBUSY; -ESTALE when the file was unlinked meanwhile and the caller must
- * try again. */
-static int try_build_lock(int parent_fd, const char *file)
+int state_try_build_lock(int parent_fd, const char *file, bool make)
 {
 	struct stat mine, found;
 	int fd, ret;
 
-	fd = openat(parent_fd, file, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	fd = openat(parent_fd, file, O_RDWR | (make ? O_CREAT : 0) | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
@@ -304,6 +303,7 @@ int state_lock_build(const struct state *state, const char *name)
 	int parent_fd, lock_fd, ret;
 
 	BUG_ON(!state_name_ok(name));
+	state_sweep(state);
 	snprintf(file, sizeof(file), ".%s.build", name);
 	parent_fd = open_templates(state);
 	if (parent_fd < 0) {
@@ -311,7 +311,7 @@ int state_lock_build(const struct state *state, const char *name)
 		return parent_fd;
 	}
 	do {
-		lock_fd = try_build_lock(parent_fd, file);
+		lock_fd = state_try_build_lock(parent_fd, file, true);
 	} while (lock_fd == -ESTALE);
 	if (lock_fd < 0) {
 		if (lock_fd != -EBUSY)
@@ -336,6 +336,9 @@ void state_unlock_build(const struct state *state, const char *name, int *lock_f
 
 	if (*lock_fd < 0)
 		return;
+	state_path(state, "templates", name, "", path);
+	if (snap_seal(path) < 0)
+		log_warn("template '%s' stays without fs-verity", name);
 	parent_fd = open_templates(state);
 	/* What can't be removed is named by the log; the next build tries again. */
 	if (parent_fd >= 0 && remove_leftovers(parent_fd, name))
@@ -364,7 +367,7 @@ int state_remove_template(const struct state *state, const char *name, int lock_
 	snprintf(hidden, sizeof(hidden), ".%s.rm-%d", name, (int)getpid());
 	ret = renameat(parent_fd, name, parent_fd, hidden) < 0 ? -errno : 0;
 	if (!ret)
-		ret = remove_flat(parent_fd, hidden, false);
+		ret = state_remove_flat(parent_fd, hidden, false);
 	if (ret)
 		log_err("%s/templates/%s: can't remove: %s", state->root, name, strerror(-ret));
 	state_path(state, "logs", name, ".log", log_path);

@@ -60,11 +60,12 @@ int __must_check state_lock_template(const struct state *state, const char *name
 bool state_in_use(const struct state *state, const char *name);
 
 /**
- * state_lock_build() - one build of @name at a time; also removes what a killed build of it left
- * behind. Return: an fd that holds the lock, to be given to state_unlock_build(); -EBUSY; or -errno
- * (logged, but for -EBUSY).
+ * state_lock_build() - one build of @name at a time; also removes what killed commands left behind
+ * (sweep.h). Return: an fd that holds the lock, to be given to state_unlock_build(); -EBUSY; or
+ * -errno (logged, but for -EBUSY).
  */
 int __must_check state_lock_build(const struct state *state, const char *name);
+/** state_unlock_build() - also seals the template (vmm/snapshot/seal.h), if it is there. */
 void state_unlock_build(const struct state *state, const char *name, int *lock_fd);
 
 /**
@@ -73,6 +74,16 @@ void state_unlock_build(const struct state *state, const char *name, int *lock_f
  * @lock_fd: from state_lock_template(exclusive). Return: 0 or -errno (logged).
  */
 int __must_check state_remove_template(const struct state *state, const char *name, int lock_fd);
+
+/** state_remove_flat() - delete the files of folder @name, then the folder: one that no one else
+ * may find, or @leftover, then only if nobody holds it locked, else -EWOULDBLOCK. Templates have no
+ * folders inside. Return: 0 or -errno. */
+int __must_check state_remove_flat(int parent_fd, const char *name, bool leftover);
+
+/** state_try_build_lock() - lock the file @file (".NAME.build") of the folder templates/; @make it
+ * if missing. Return: an fd that holds the lock; -EBUSY; -ESTALE when it was unlinked meanwhile and
+ * the caller must try again; -errno. */
+int __must_check state_try_build_lock(int parent_fd, const char *file, bool make);
 
 /** Names of the published templates, sorted. */
 struct state_names {

@@ -13,6 +13,8 @@
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/state.h"
+#include "vmm/cli/sweep.h"
+#include "vmm/snapshot/seal.h"
 #include "vmm/snapshot/snapshot.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -65,6 +67,7 @@ struct entry {
 	struct snap_manifest manifest;
 	json_t *json;	 /* manifest.json, parsed: for what struct snap_manifest does not hold */
 	json_t *lineage; /* what it is a diff of, the parent first */
+	json_t *verity;	 /* fs-verity digests of its files by name, or null; entry_read_more() */
 	struct hot_summary hot;
 	u64 disk_usage_bytes;
 	bool in_use;
@@ -112,21 +115,51 @@ static void entry_free(struct entry *entry)
 {
 	json_decref(entry->json);
 	json_decref(entry->lineage);
+	json_decref(entry->verity);
 	snap_manifest_free(&entry->manifest);
+}
+
+/** Return: what the file system measures each file by, null if none, or NULL without memory. */
+static json_t *read_verity(const char *folder)
+{
+	int dirfd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	json_t *object = json_object();
+	char text[SNAP_SEAL_TEXT];
+
+	for (const char *const *name = snap_seal_names(); *name && object; name++) {
+		if (dirfd < 0 || snap_seal_digest(dirfd, *name, text) || !*text)
+			continue;
+		if (json_object_set_new(object, *name, json_string(text))) {
+			json_decref(object);
+			object = NULL;
+		}
+	}
+	if (dirfd >= 0)
+		close(dirfd);
+	if (!object || json_object_size(object))
+		return object;
+	json_decref(object);
+	return json_null();
 }
 
 /** What only the whole snapshot tells. Return: 0 or -errno (logged). */
 static int entry_read_more(struct entry *entry)
 {
+	entry->verity = read_verity(entry->folder);
+	if (!entry->verity) {
+		log_err("%s: out of memory", entry->folder);
+		return -ENOMEM;
+	}
 	return hot_summary_read(entry->folder, &entry->hot);
 }
 
 static json_t *entry_json(const struct entry *entry, const char *name)
 {
-	return json_pack("{s:s, s:s, s:I, s:b, s:O, s:o, s:O}", "name", name, "path", entry->folder,
-			 "disk_usage_bytes", (json_int_t)entry->disk_usage_bytes, "in_use",
-			 entry->in_use, "lineage", entry->lineage, "hot",
-			 hot_summary_json(&entry->hot), "manifest", entry->json);
+	return json_pack("{s:s, s:s, s:I, s:b, s:O, s:O, s:o, s:O}", "name", name, "path",
+			 entry->folder, "disk_usage_bytes", (json_int_t)entry->disk_usage_bytes,
+			 "in_use", entry->in_use, "lineage", entry->lineage, "verity",
+			 entry->verity, "hot", hot_summary_json(&entry->hot), "manifest",
+			 entry->json);
 }
 
 static long long vcpus_of(const struct entry *entry)
@@ -189,7 +222,10 @@ int template_list_main(struct cli *cli, int argc, char **argv)
 	status = cli_parse(&list_command, &opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
-	if (state_init(&state) || state_list_templates(&state, &names))
+	if (state_init(&state))
+		return CLI_FAILED;
+	state_sweep(&state);
+	if (state_list_templates(&state, &names))
 		return CLI_FAILED;
 	if (opts.json)
 		array = json_array();
@@ -253,6 +289,10 @@ static void print_text(const char *name, const struct entry *entry)
 	       manifest->cpu_signature);
 	printf("on disk       %llu MiB\n", to_mib(entry->disk_usage_bytes));
 	printf("in use        %s\n", entry->in_use ? "yes" : "no");
+	printf("verity        %s\n",
+	       json_is_null(entry->verity)
+		       ? "no"
+		       : json_string_value(json_object_get(entry->verity, "memory")) ?: "partly");
 	hot_summary_print(&entry->hot);
 }
 
@@ -371,6 +411,7 @@ int template_remove_main(struct cli *cli, int argc, char **argv)
 	}
 	if (state_init(&state))
 		return CLI_FAILED;
+	state_sweep(&state);
 	return remove_all(&state, names, (size_t)result.npositional);
 }
 

@@ -216,7 +216,24 @@ static int record_all(struct hot_job *job)
 	return record->nclones ? 0 : -ENOENT;
 }
 
-static int write_file(const struct hot_job *job, struct snap_hot_info *info, int fd)
+/** write_file() - the file "hot" of the folder @dirfd, by a name that sweep.c knows as unfinished.
+ */
+static int write_file(int dirfd, const void *buf, size_t len_bytes)
+{
+	int fd = openat(dirfd, HOT_TMP_FILE, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+			0600);
+	int ret = fd < 0 ? -errno : fd_write_full(fd, buf, len_bytes);
+
+	if (!ret && (fchmod(fd, 0400) < 0 || fsync(fd) < 0 ||
+		     renameat(dirfd, HOT_TMP_FILE, dirfd, SNAP_FILE_HOT) < 0 || fsync(dirfd) < 0))
+		ret = -errno;
+	if (ret && fd >= 0)
+		unlinkat(dirfd, HOT_TMP_FILE, 0);
+	fd_close(&fd);
+	return ret;
+}
+
+static int publish(const struct hot_job *job, struct snap_hot_info *info)
 {
 	struct snap_hot_set set = {.pmem_gpa = layout_pmem_gpa(job->recorder.ram_bytes)};
 	size_t len_bytes;
@@ -227,15 +244,20 @@ static int write_file(const struct hot_job *job, struct snap_hot_info *info, int
 	if (!ret)
 		ret = snap_hot_build(set.runs, set.nruns, info, job->snap.view.header->digest, &buf,
 				     &len_bytes);
-	if (!ret)
-		ret = fd_write_full(fd, buf, len_bytes);
+	/* A published folder is read-only, for its owner too; open only as long as it must be. */
+	if (!ret && fchmod(job->snap.dirfd, 0700) < 0)
+		ret = -errno;
+	if (!ret) {
+		ret = write_file(job->snap.dirfd, buf, len_bytes);
+		if (fchmod(job->snap.dirfd, 0500) < 0 && !ret)
+			ret = -errno;
+	}
 	free(buf);
 	snap_hot_set_free(&set);
 	return ret;
 }
 
-/** Record, and write the file to @fd. */
-static int job_run(struct hot_job *job, int fd)
+static int job_run(struct hot_job *job)
 {
 	struct build *build = job->build;
 	struct hot_recorder *recorder = &job->recorder;
@@ -255,10 +277,10 @@ static int job_run(struct hot_job *job, int fd)
 		return ret;
 	info.record_ns = clock_now_ns() - start_ns;
 	info.exec_ns = job->exec_ns / job->record.nclones;
-	return write_file(job, &info, fd);
+	return publish(job, &info);
 }
 
-static int job_do(struct build *build, int fd)
+static int job_do(struct build *build)
 {
 	struct hot_job job = {
 		.build = build,
@@ -270,21 +292,13 @@ static int job_do(struct build *build, int fd)
 		       job.plan.ncommands, build->opts.hot_runs, job.recorder.ops->name);
 	ret = snap_load(&job.snap, build->folder);
 	if (!ret)
-		ret = job_run(&job, fd);
+		ret = job_run(&job);
 	snap_close(&job.snap);
 	for (u32 i = 0; i < job.record.nclones; i++)
 		snap_hot_set_free(&job.record.sets[i]);
 	free(job.record.sets);
 	free(job.record.command);
 	return ret;
-}
-
-static int hot_publish(int dirfd, int fd)
-{
-	if (fchmod(fd, 0400) < 0 || fsync(fd) < 0 ||
-	    renameat(dirfd, HOT_TMP_FILE, dirfd, SNAP_FILE_HOT) < 0 || fsync(dirfd) < 0)
-		return -errno;
-	return 0;
 }
 
 int build_hot_check(const struct build *build)
@@ -303,29 +317,15 @@ int build_hot_check(const struct build *build)
 
 int build_hot(struct build *build)
 {
-	int dirfd, fd = -1, ret = 0;
+	char path[PATH_MAX];
 	bool had_one;
+	int ret;
 
-	dirfd = open(build->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	/* A published folder is read-only, for its owner too. */
-	if (dirfd < 0 || fchmod(dirfd, 0700) < 0)
-		ret = -errno;
-	if (!ret) {
-		fd = openat(dirfd, HOT_TMP_FILE,
-			    O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-		ret = fd < 0 ? -errno : job_do(build, fd);
-	}
-	if (!ret)
-		ret = hot_publish(dirfd, fd);
-	if (ret && fd >= 0)
-		unlinkat(dirfd, HOT_TMP_FILE, 0);
-	had_one = dirfd >= 0 && faccessat(dirfd, SNAP_FILE_HOT, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-	if (dirfd >= 0 && fchmod(dirfd, 0500) < 0 && !ret)
-		ret = -errno;
-	fd_close(&fd);
-	fd_close(&dirfd);
+	state_path(&build->state, "templates", build->name, "/" SNAP_FILE_HOT, path);
+	ret = job_do(build);
 	if (!ret)
 		return 0;
+	had_one = access(path, F_OK) == 0;
 	progress_break(&build->progress);
 	log_write(build->hot_required ? LOG_ERROR : LOG_WARN,
 		  "no hot set was recorded (%s); see %s. The template works%s", strerror(-ret),

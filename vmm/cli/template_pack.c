@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `thaw template export` and `thaw template import`: templates as packs.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -180,6 +182,33 @@ static int open_output(const struct pack_cmd *cmd, bool *stream)
 	return fd < 0 ? file_error(cmd->file, -errno) : fd;
 }
 
+/** remove_beside() - names that exports to the same file gave and were killed before they could
+ * take them away: nobody holds these files locked. */
+static void remove_beside(const char *file)
+{
+	char folder[PATH_MAX], name[PATH_MAX], prefix[NAME_MAX + sizeof(".tmp-")];
+	struct dirent *entry;
+	DIR *dir;
+
+	snprintf(folder, sizeof(folder), "%s", file);
+	snprintf(name, sizeof(name), "%s", file);
+	snprintf(prefix, sizeof(prefix), "%.*s.tmp-", NAME_MAX, basename(name));
+	dir = opendir(dirname(folder));
+	while (dir && (entry = readdir(dir))) {
+		int fd;
+
+		if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+			continue;
+		fd = openat(dirfd(dir), entry->d_name,
+			    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+			unlinkat(dirfd(dir), entry->d_name, 0);
+		fd_close(&fd);
+	}
+	if (dir)
+		closedir(dir);
+}
+
 /** name_output() - the unnamed file gets its name, once it is on the disk. */
 static int name_output(const struct pack_cmd *cmd, int fd)
 {
@@ -192,7 +221,10 @@ static int name_output(const struct pack_cmd *cmd, int fd)
 		return 0;
 	if (errno != EEXIST || !cmd->replace)
 		return file_error(cmd->file, -errno);
-	/* Only rename(2) replaces, and it needs a name. */
+	/* Only rename(2) replaces, and it needs a name; the lock says that somebody needs it. */
+	remove_beside(cmd->file);
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return file_error(cmd->file, -errno);
 	if (snprintf(beside, sizeof(beside), "%s.tmp-%d", cmd->file, (int)getpid()) >=
 	    (int)sizeof(beside))
 		return file_error(cmd->file, -ENAMETOOLONG);

@@ -25,7 +25,7 @@ u64 snap_memory_bytes(u64 ram_bytes);
 
 /**
  * snap_part_open() - open file @name of the folder @dirfd for reading: a regular file (no link),
- * owned by root or this user, writable by nobody else.
+ * owned by root or this user, writable by nobody else, with no other name.
  * @path: the folder's, for messages. Return: a file descriptor and @len_bytes, or -errno (logged
  * "PATH/NAME: reason").
  */

@@ -19,8 +19,10 @@
 
 /*
  * Every file is opened once and checked through its descriptor, so what was checked is what is
- * used. The folder is locked (shared) as long as the snapshot is open: a running clone reads its
- * memory and disk from these files, so `thaw template rm` takes the lock exclusively first.
+ * used. A file of the folder has one name only: what is done to a copy made of links would be done
+ * to the snapshot, and to all clones of it that run. The folder is locked (shared) as long as the
+ * snapshot is open: a running clone reads its memory and disk from these files, so `thaw template
+ * rm` takes the lock exclusively first.
  *
  * A diff's parent is looked for by its name beside the diff's own folder, whichever path that was
  * opened by, and is the right one only if its state file has the digest that the diff's manifest
@@ -47,7 +49,8 @@ static const char *check_owner(const struct stat *st)
 	return NULL;
 }
 
-static int check_part(int fd, const char **why, u64 *len_bytes)
+/** check_part() - @linked: the file may have other names. */
+static int check_part(int fd, bool linked, const char **why, u64 *len_bytes)
 {
 	struct stat st;
 
@@ -60,6 +63,9 @@ static int check_part(int fd, const char **why, u64 *len_bytes)
 	*why = check_owner(&st);
 	if (*why)
 		return -EPERM;
+	*why = "has another name (hard link), by which it may be changed: make a copy of the snapshot instead";
+	if (st.st_nlink > 1 && !linked)
+		return -EMLINK;
 	*len_bytes = (u64)st.st_size;
 	return 0;
 }
@@ -79,7 +85,7 @@ int snap_part_open(int dirfd, const char *path, const char *name, u64 *len_bytes
 			ret == -ELOOP ? "is a symbolic link" : strerror(-ret));
 		return ret;
 	}
-	ret = check_part(fd, &why, len_bytes);
+	ret = check_part(fd, false, &why, len_bytes);
 	if (ret) {
 		log_err("%s/%s: %s", path, name, why);
 		fd_close(&fd);
@@ -254,7 +260,8 @@ static int open_root(struct snap *snap)
 		log_err("%s: root image %s: %s", snap->path, path, strerror(-ret));
 		return ret;
 	}
-	ret = check_part(snap->root_fd, &why, &len_bytes);
+	/* Shared by all templates of an image, and its digest is in the manifest. */
+	ret = check_part(snap->root_fd, true, &why, &len_bytes);
 	if (ret) {
 		log_err("%s: root image %s: %s", snap->path, path, why);
 		return ret;

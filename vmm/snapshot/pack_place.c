@@ -144,11 +144,9 @@ static int find_root(struct pack_in *in)
 			in->opts->from, manifest->root_image, manifest->root_digest);
 		return -ENOENT;
 	}
-	if (mkdir(folder, 0755) < 0 && errno != EEXIST)
-		return bad_file(folder, -errno);
-	in->root_fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0444);
+	in->root_fd = open(in->opts->images, O_TMPFILE | O_RDWR | O_CLOEXEC, 0444);
 	if (in->root_fd < 0)
-		return bad_file(folder, -errno);
+		return bad_file(in->opts->images, -errno);
 	memcpy(in->root_folder, folder, strlen(folder) + 1);
 	in->targets[PACK_ROOT].fd = in->root_fd;
 	return 0;
@@ -269,20 +267,16 @@ static int check_contents(const struct pack_in *in)
 /** publish_root() - the unnamed file gets its name. */
 static int publish_root(struct pack_in *in)
 {
-	char proc_path[64];
-	int fd, ret = 0;
+	int fd, ret;
 
 	if (in->root_fd < 0)
 		return 0;
-	snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", in->root_fd);
 	if (fsync(in->root_fd) < 0)
 		return bad_file(in->root_path, -errno);
-	if (linkat(AT_FDCWD, proc_path, AT_FDCWD, in->root_path, AT_SYMLINK_FOLLOW) < 0) {
-		ret = -errno;
-		/* Another import of the same image was faster. */
-		if (ret == -EEXIST && image_is_here(&in->snap.manifest, in->root_path))
-			ret = 0;
-	}
+	ret = fd_link_into(in->root_fd, in->root_folder, in->root_path);
+	/* Another import of the same image was faster. */
+	if (ret == -EEXIST && image_is_here(&in->snap.manifest, in->root_path))
+		ret = 0;
 	if (ret)
 		return bad_file(in->root_path, ret);
 	fd = open(in->root_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -422,9 +416,6 @@ void pack_unplace(struct pack_in *in)
 			ring_destroy(&target->ring);
 		target->ring_ready = false;
 	}
-	/* Fails where it is not empty. */
-	if (in->root_folder[0] && in->root_fd >= 0)
-		(void)rmdir(in->root_folder);
 	fd_close(&in->root_fd);
 	snap_write_abort(in->writer);
 	in->writer = NULL;

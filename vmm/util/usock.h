@@ -12,11 +12,12 @@
 /**
  * usock_listen() - a non-blocking SOCK_STREAM listener at @path, of mode @mode.
  *
- * The path appears when the socket already listens: who waits for it to exist can connect. A path
- * that exists is left as it is, whatever it is.
+ * The path appears when the socket already listens: who waits for it to exist can connect. What
+ * exists is left as it is, but for a socket that nobody listens to, which a killed process left:
+ * that is replaced.
  *
  * Return: the fd (the caller's, O_CLOEXEC), -ENAMETOOLONG above USOCK_PATH_MAX bytes, -EADDRINUSE
- * if @path exists, or another -errno of socket(2), bind(2), listen(2), link(2). Not logged.
+ * if @path is taken, or another -errno of socket(2), bind(2), listen(2), link(2). Not logged.
  */
 int usock_listen(const char *path, int backlog, mode_t mode);
 

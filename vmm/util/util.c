@@ -6,11 +6,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+/* How often a folder may be removed under our hands. */
+#define FOLDER_TRIES 16
 
 u64 clock_now_ns(void)
 {
@@ -193,4 +197,20 @@ void heap_prepare(void)
 {
 	mallopt(M_ARENA_MAX, 1);
 	mallopt(M_MMAP_THRESHOLD, 64 * KIB);
+}
+
+int fd_link_into(int fd, const char *folder, const char *path)
+{
+	char proc_path[64];
+
+	snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", fd);
+	for (unsigned int i = 0; i < FOLDER_TRIES; i++) {
+		if (mkdir(folder, 0755) < 0 && errno != EEXIST)
+			return -errno;
+		if (linkat(AT_FDCWD, proc_path, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
+			return 0;
+		if (errno != ENOENT)
+			return -errno;
+	}
+	return -ENOENT;
 }

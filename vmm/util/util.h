@@ -60,4 +60,9 @@ static inline bool u64_add_ok(u64 a, u64 b, u64 *sum)
 	return !__builtin_add_overflow(a, b, sum);
 }
 
+/** fd_link_into() - give the unnamed (O_TMPFILE) file @fd the name @path in @folder, which is made
+ * if it is not there, also when somebody removes it, still empty, in between. Return: 0, -EEXIST,
+ * or -errno. */
+int __must_check fd_link_into(int fd, const char *folder, const char *path);
+
 #endif
