@@ -44,7 +44,7 @@ UTIL_SRCS := vmm/util/log.c vmm/util/util.c vmm/util/ev.c vmm/util/ctl.c vmm/uti
 
 KVM_SRCS := vmm/kvm/gmem.c vmm/kvm/bus.c vmm/kvm/ioapic.c vmm/kvm/acpi.c vmm/kvm/boot.c vmm/kvm/cpuid.c vmm/kvm/msr.c \
 	vmm/kvm/serial.c vmm/kvm/thawdev.c vmm/kvm/vcpu.c vmm/kvm/vcpu_state.c vmm/kvm/vm.c vmm/kvm/vm_mem.c vmm/kvm/vm_loop.c \
-	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c vmm/zygote.c
+	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c vmm/zygote.c vmm/kvm/vm_owner.c vmm/snapreq.c
 
 VIRTIO_SRCS := vmm/virtio/virtq.c vmm/virtio/virtio.c vmm/virtio/mmio.c vmm/virtio/console.c vmm/virtio/rng.c \
 	vmm/virtio/pmem.c vmm/virtio/blk.c vmm/virtio/blk_io.c vmm/virtio/blk_parse.c vmm/virtio/blk_map.c vmm/virtio/blk_image.c \
@@ -62,7 +62,7 @@ CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_re
 
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
-	guest/shim/frame.c guest/shim/parse.c
+	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c
 
 # Recording the hot set: parts of both.
 HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm/cli/hot_bpf.c vmm/cli/hot_show.c \

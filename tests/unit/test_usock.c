@@ -36,21 +36,21 @@ static void test_path(void)
 	snprintf(path, sizeof(path), "%s/a", dir);
 	snprintf(aside, sizeof(aside), "%s~%d", path, (int)getpid());
 	CHECK(symlink("nowhere", aside) == 0); /* what a dead process of this pid left */
-	fd = usock_listen(path, 4, 0600);
+	fd = usock_listen(path, SOCK_STREAM, 4, 0600);
 	CHECK(fd >= 0);
 	CHECK(connect_to(path) == 0);
 	CHECK(stat(path, &st) == 0 && (st.st_mode & 07777) == 0600 && S_ISSOCK(st.st_mode));
 	CHECK(lstat(aside, &st) < 0 && errno == ENOENT);
-	CHECK(usock_listen(path, 4, 0600) == -EADDRINUSE);
+	CHECK(usock_listen(path, SOCK_STREAM, 4, 0600) == -EADDRINUSE);
 	CHECK(connect_to(path) == 0);
 	fd_close(&fd);
 	CHECK(unlink(path) == 0);
 
 	memset(deep, 'x', sizeof(deep) - 1);
 	deep[sizeof(deep) - 1] = '\0';
-	CHECK(usock_listen(deep, 4, 0600) == -ENAMETOOLONG);
+	CHECK(usock_listen(deep, SOCK_STREAM, 4, 0600) == -ENAMETOOLONG);
 	snprintf(path, sizeof(path), "%s/missing/a", dir);
-	CHECK(usock_listen(path, 4, 0600) == -ENOENT);
+	CHECK(usock_listen(path, SOCK_STREAM, 4, 0600) == -ENOENT);
 }
 
 /** Whoever waits for the path must be let in, however early. */
@@ -69,7 +69,7 @@ static void test_no_gap(void)
 			_exit(connect_to(path) == 0 ? 0 : 1);
 		}
 		CHECK(pid > 0);
-		fd = usock_listen(path, 4, 0600);
+		fd = usock_listen(path, SOCK_STREAM, 4, 0600);
 		CHECK(fd >= 0);
 		CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 		fd_close(&fd);
