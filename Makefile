@@ -60,6 +60,10 @@ CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_re
 	vmm/cli/pool.c vmm/cli/pool_client.c vmm/cli/pool_serve.c vmm/cli/pool_shells.c vmm/cli/run_pool.c \
 	vmm/cli/kvmkind.c vmm/cli/doctor.c vmm/cli/doctor_run.c vmm/cli/doctor_kernel.c
 
+# Sandboxes that stay.
+CLI_SRCS += vmm/cli/exec_status.c vmm/cli/vmmproc_own.c vmm/cli/sandbox.c vmm/cli/sandbox_start.c vmm/cli/sandbox_sweep.c \
+	vmm/cli/run_detached.c vmm/cli/exec_cmd.c vmm/cli/fork.c vmm/cli/pause.c vmm/cli/ps.c
+
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
 	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c

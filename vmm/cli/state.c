@@ -193,9 +193,7 @@ bool state_in_use(const struct state *state, const char *name)
 	return found;
 }
 
-/** Delete the files of a folder that no one else may find, then the folder. Templates have no
- * folders inside. @leftover: only if nobody holds it locked, else -EWOULDBLOCK. */
-static int remove_flat(int parent_fd, const char *name, bool leftover)
+int state_remove_flat(int parent_fd, const char *name, bool leftover)
 {
 	struct dirent *entry;
 	int fd, ret = 0;
@@ -251,7 +249,7 @@ static int remove_leftovers(int parent_fd, const char *name)
 		if (strncmp(entry->d_name, tmp, strlen(tmp)) != 0 &&
 		    strncmp(entry->d_name, gone, strlen(gone)) != 0)
 			continue;
-		ret = remove_flat(parent_fd, entry->d_name, true);
+		ret = state_remove_flat(parent_fd, entry->d_name, true);
 		/* A writer that still lives removes it itself. */
 		if (ret && ret != -ENOENT && ret != -EWOULDBLOCK) {
 			log_err("%s: left by an earlier build; can't remove it: %s", entry->d_name,
@@ -364,7 +362,7 @@ int state_remove_template(const struct state *state, const char *name, int lock_
 	snprintf(hidden, sizeof(hidden), ".%s.rm-%d", name, (int)getpid());
 	ret = renameat(parent_fd, name, parent_fd, hidden) < 0 ? -errno : 0;
 	if (!ret)
-		ret = remove_flat(parent_fd, hidden, false);
+		ret = state_remove_flat(parent_fd, hidden, false);
 	if (ret)
 		log_err("%s/templates/%s: can't remove: %s", state->root, name, strerror(-ret));
 	state_path(state, "logs", name, ".log", log_path);

@@ -7,6 +7,7 @@
  *   logs/NAME.log         what the last build of NAME said
  *   scratch/              unnamed files (O_TMPFILE) of running sandboxes; always looks empty
  *   pools/NAME.sock       where the pool of NAME hands out machines, while there is one
+ *   run/ID/               sandboxes that stay: see sandbox.h
  *
  * Locks are flock(2) on the template's own folder: shared while a sandbox runs from it, exclusive
  * to remove it. They end with the process that holds them, so a crash leaves none behind.
@@ -73,6 +74,11 @@ void state_unlock_build(const struct state *state, const char *name, int *lock_f
  * @lock_fd: from state_lock_template(exclusive). Return: 0 or -errno (logged).
  */
 int __must_check state_remove_template(const struct state *state, const char *name, int lock_fd);
+
+/** state_remove_flat() - delete the files of folder @name in @parent_fd, then the folder; it has no
+ * folders inside. @leftover: only if nobody holds it locked, else -EWOULDBLOCK. Return: 0 or -errno
+ * (not logged). */
+int __must_check state_remove_flat(int parent_fd, const char *name, bool leftover);
 
 /** Names of the published templates, sorted. */
 struct state_names {
