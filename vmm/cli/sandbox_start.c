@@ -20,9 +20,10 @@
 #include "vmm/util/util.h"
 
 #define START_NS      120000000000ull
-#define OWN_NS	      10000000000ull
+#define OWN_NS	      5000000000ull
 #define CONNECT_NS    60000000000ull
 #define CHECKPOINT_NS 300000000000ull
+#define LAST_WORDS_MS 5000
 
 struct start_words {
 	const char *argv[40];
@@ -206,6 +207,19 @@ int sandbox_stream(const struct state *state, const struct sandbox *sb)
 	return ret;
 }
 
+static void channel_ended(struct vmmproc *vmm, char *why, size_t why_bytes)
+{
+	struct pollfd pfd = {.fd = vmm->pid_fd, .events = POLLIN};
+
+	/* Its process follows its channel, and only then is the sandbox seen to have ended. */
+	if (vmm->exit_seen)
+		vmmproc_why(vmm, why, why_bytes);
+	else
+		snprintf(why, why_bytes, "%s",
+			 poll(&pfd, 1, LAST_WORDS_MS) == 1 ? "its thaw-vmm has ended"
+							   : "its thaw-vmm has closed the channel");
+}
+
 /** Say why the snapshot is not there. Return: @ret. */
 static int snapshot_failed(const struct sandbox *sb, struct vmmproc *vmm, int ret)
 {
@@ -214,7 +228,7 @@ static int snapshot_failed(const struct sandbox *sb, struct vmmproc *vmm, int re
 	if (ret == -ETIMEDOUT)
 		snprintf(why, sizeof(why), "the guest does not make its checkpoint call");
 	else if (ret == -EPIPE)
-		vmmproc_why(vmm, why, sizeof(why));
+		channel_ended(vmm, why, sizeof(why));
 	else
 		snprintf(why, sizeof(why), "%s", vmm->text[0] ? vmm->text : strerror(-ret));
 	log_err("sandbox %s: snapshot: %s; more may stand in run/%s/log of the state folder",
