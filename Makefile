@@ -86,7 +86,7 @@ FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest 
 UNIT_TESTS += test_pack test_pack_lies
 FUZZERS += fuzz_pack
 
-UNIT_TESTS += test_machine_wait test_zygote
+UNIT_TESTS += test_machine_wait test_zygote test_owner
 
 UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
 FUZZERS += fuzz_hot

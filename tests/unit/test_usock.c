@@ -77,6 +77,54 @@ static void test_no_gap(void)
 	}
 }
 
+static void test_seqpacket(void)
+{
+	char path[128], word[8];
+	int fd, client, peer;
+
+	snprintf(path, sizeof(path), "%s/c", dir);
+	CHECK(usock_connect(path, SOCK_SEQPACKET) == -ENOENT);
+	fd = usock_listen(path, SOCK_SEQPACKET, 4, 0600);
+	CHECK(fd >= 0);
+	CHECK(usock_connect(path, SOCK_STREAM) == -EPROTOTYPE);
+	client = usock_connect(path, SOCK_SEQPACKET);
+	CHECK(client >= 0);
+	peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(peer >= 0 && usock_peer_ok(peer) && usock_peer_ok(client));
+	CHECK(send(client, "ab", 2, 0) == 2 && send(client, "c", 1, 0) == 1);
+	CHECK(recv(peer, word, sizeof(word), 0) == 2);
+	fd_close(&peer);
+	fd_close(&client);
+	fd_close(&fd);
+	CHECK(usock_connect(path, SOCK_SEQPACKET) == -ECONNREFUSED);
+	CHECK(unlink(path) == 0);
+}
+
+/** A process of another user connects; it is turned away by who it is, not by the path's mode. */
+static void test_peer(void)
+{
+	char path[128];
+	int fd, peer, status;
+	pid_t pid;
+
+	if (geteuid() != 0)
+		return; /* only root can be another user */
+	CHECK(chmod(dir, 0755) == 0);
+	snprintf(path, sizeof(path), "%s/d", dir);
+	fd = usock_listen(path, SOCK_SEQPACKET, 4, 0666);
+	CHECK(fd >= 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		_exit(setuid(12345) == 0 && usock_connect(path, SOCK_SEQPACKET) >= 0 ? 0 : 1);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(peer >= 0 && !usock_peer_ok(peer));
+	fd_close(&peer);
+	fd_close(&fd);
+	CHECK(unlink(path) == 0);
+}
+
 static void test_left(void)
 {
 	CHECK(rmdir(dir) == 0);
@@ -88,4 +136,4 @@ static void test_folder(void)
 }
 
 TEST_MAIN({"folder", test_folder}, {"path", test_path}, {"no gap", test_no_gap},
-	  {"nothing left", test_left})
+	  {"seqpacket", test_seqpacket}, {"peer", test_peer}, {"nothing left", test_left})

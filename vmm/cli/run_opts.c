@@ -304,14 +304,15 @@ int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse
 	ret = optparse(&run_command, opts, argc, argv, result);
 	if (ret || result->help)
 		return ret;
+	ret = check_detach(opts, result);
+	if (ret)
+		return ret;
 	if (optparse_name(&opts->template_name, result->positional[0], &why)) {
 		snprintf(result->error, sizeof(result->error),
 			 "'%.60s' is not a template's name: %s", result->positional[0], why);
 		return -EINVAL;
 	}
-	ret = check_detach(opts, result);
-	if (!ret)
-		ret = optparse_check_strategy(opts->strategy, result);
+	ret = optparse_check_strategy(opts->strategy, result);
 	if (ret)
 		return ret;
 	if (opts->fault_window && (!opts->strategy || strcmp(opts->strategy, "uffd") != 0)) {

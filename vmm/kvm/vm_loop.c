@@ -173,7 +173,9 @@ static void vm_checkpoint(struct vm *vm)
 	}
 	vm_forgive_pause(vm);
 	vm_pause_end(vm);
-	vm_tell_snapshot(vm, ret);
+	/* Nobody asked for it: a guest must not be able to flood its owner. */
+	if (ret != -EOPNOTSUPP)
+		vm_tell_snapshot(vm, ret);
 }
 
 static void vm_on_wake(struct ev_handler *handler, u32 events)
