@@ -107,11 +107,13 @@ def main() -> int:
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"first command after {args.seconds:g} s idle, n = {args.n}: median {medians['idle']:.1f} ms")
-    print(f"first command in a fresh clone:            median {medians['fresh']:.1f} ms")
+    print(f"first command, n = {args.n}, medians:")
+    print(
+        f"  after {args.seconds:g} s idle {medians['idle']:.1f} ms, fresh {medians['fresh']:.1f} ms"
+    )
     for kind in ("minor", "major"):
         found = {arm: statistics.median(s[kind] for s in samples[arm]) for arm in samples}
-        print(f"{kind} faults meanwhile: idle {found['idle']:g}, fresh {found['fresh']:g}")
+        print(f"  {kind} faults meanwhile: idle {found['idle']:g}, fresh {found['fresh']:g}")
     print(f"ratio {ratio:.2f}; raw samples: {args.out}")
     return 0
 

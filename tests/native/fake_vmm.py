@@ -157,7 +157,7 @@ class FakeVmm:
         sock.bind(path + "~")
         sock.listen(16)
         os.link(path + "~", path)
-        os.unlink(path + "~")
+        Path(path + "~").unlink()
         return sock
 
     def lock_folder(self) -> None:
@@ -314,7 +314,7 @@ class FakeVmm:
             if "THAW_FAKE_ONCE" in os.environ:
                 # One of several, and no more.
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.environ["THAW_FAKE_ONCE"])
+                    Path(os.environ["THAW_FAKE_ONCE"]).unlink()
                     print("thaw-vmm: error: a word of its own", file=sys.stderr)
                     sys.exit(1)
             streams = self.listen("--vsock", socket.SOCK_STREAM)

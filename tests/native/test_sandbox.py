@@ -123,7 +123,8 @@ def test_it_stays_and_is_listed(boxes: Boxes) -> None:
 
 def test_exec_by_the_start_of_an_id(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian", "--hostname", "h")
-    proc = boxes("exec", box[:4], "-e", "A=b", "-w", "/tmp", "--", "sh", "-c", "echo $A; pwd; exit 7")
+    script = "echo $A; pwd; exit 7"
+    proc = boxes("exec", box[:4], "-e", "A=b", "-w", "/tmp", "--", "sh", "-c", script)
     assert (proc.returncode, proc.stdout) == (7, "b\n/tmp\n")
     assert boxes.ps()[box]["hostname"] == "h"
     assert boxes("exec", box, "--", "no-such-program").returncode == 127
@@ -136,11 +137,11 @@ def test_exec_by_the_start_of_an_id(boxes: Boxes) -> None:
 def test_ambiguous_start_of_an_id(boxes: Boxes) -> None:
     ids = [boxes.ok("run", "-d", "debian") for _ in range(2)]
     start = ids[0][:4] + "0" * 8
-    os.rename(boxes.folder(ids[1]), boxes.folder(start))
+    boxes.folder(ids[1]).rename(boxes.folder(start))
     boxes.meta(start, id=start)
     proc = boxes("exec", ids[0][:3], "--", "true")
     assert proc.returncode == 125 and "give more of it" in proc.stderr
-    os.rename(boxes.folder(start), boxes.folder(ids[1]))
+    boxes.folder(start).rename(boxes.folder(ids[1]))
     boxes.meta(ids[1], id=ids[1])
 
 

@@ -30,7 +30,7 @@ static void explain_lost(const struct state *state, const struct sandbox *sb,
 }
 
 static int run_in_sandbox(const struct state *state, const struct sandbox *sb,
-		       const struct run_opts *opts, u64 start_ns)
+			  const struct run_opts *opts, u64 start_ns)
 {
 	const struct exec_request request = {.argv = opts->argv,
 					     .env = opts->env.vars,

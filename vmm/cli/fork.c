@@ -186,18 +186,18 @@ static int make_clones(struct fork *fork)
 static json_t *clone_json(const struct fork *fork, const struct clone *clone)
 {
 	const struct vmmproc *vmm = &clone->vmm;
+	const u64 us = (clone->resumed_ns - clone->start_ns) / 1000;
 	char generation[24];
 
 	if (clone->error)
 		return json_pack("{s:s, s:s}", "id", clone->sb.id, "error", clone->why);
 	/* As text: half of all JSON readers can't hold 64 bits. */
 	snprintf(generation, sizeof(generation), "%llu", (unsigned long long)vmm->generation);
-	return json_pack("{s:s, s:n, s:s, s:s, s:o, s:f}", "id", clone->sb.id, "error",
-			 "generation", generation, "strategy",
-			 vmm->restore_note[0] ? vmm->restore_note
-					      : snap_mem_find(fork->opts.strategy)->name,
-			 "clocks_ms", start_clocks_json(&vmm->clocks), "start_ms",
-			 (double)((clone->resumed_ns - clone->start_ns) / 1000) / 1000.0);
+	return json_pack(
+		"{s:s, s:n, s:s, s:s, s:o, s:f}", "id", clone->sb.id, "error", "generation",
+		generation, "strategy",
+		vmm->restore_note[0] ? vmm->restore_note : snap_mem_find(fork->opts.strategy)->name,
+		"clocks_ms", start_clocks_json(&vmm->clocks), "start_ms", (double)us / 1000.0);
 }
 
 static int print_json(const struct fork *fork)
