@@ -362,6 +362,22 @@ def test_folder_of_a_start_that_was_killed(boxes: Boxes) -> None:
     (boxes.folder("00000000000b") / "meta.json").unlink()
 
 
+def test_machine_that_nobody_knows_is_ended(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    pid = boxes.ps()[box]["pid"]
+    (boxes.folder(box) / "pid").unlink()
+    assert not boxes.ps() and not alive(pid)
+
+
+def test_more_clones_than_are_started_at_a_time(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    clones = boxes.ok("fork", box, "-n", "40").split()
+    assert len(set(clones)) == 40 and set(boxes.ps()) == {box, *clones}
+    for start in range(0, 40, 4):
+        boxes.ok("rm", "--force", *clones[start : start + 4])
+    assert not boxes.snaps()
+
+
 def test_stop_of_a_guest_that_does_not_answer(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian", THAW_FAKE="deaf")
     pid = boxes.ps()[box]["pid"]

@@ -23,6 +23,7 @@
 #include "vmm/util/util.h"
 
 #define FORK_COUNT_MAX 1000
+#define FORK_WINDOW    32
 
 struct fork_opts {
 	u64 count;
@@ -159,9 +160,11 @@ static void wait_clone(struct fork *fork, struct clone *clone)
 		log_warn("sandbox %s: its folder stays", clone->sb.id);
 }
 
-/** All are under way before the first is waited for. Return: how many failed, or -ENOMEM. */
+/** Up to FORK_WINDOW are under way at a time: each holds some files here, and processors are few.
+ * Return: how many failed, or -ENOMEM. */
 static int make_clones(struct fork *fork)
 {
+	u64 waited = 0;
 	int failed = 0;
 
 	fork->clones = calloc(fork->opts.count, sizeof(*fork->clones));
@@ -175,11 +178,13 @@ static int make_clones(struct fork *fork)
 		clone->sb.lock_fd = -1;
 		clone->vmm = (struct vmmproc){.ctl_fd = -1, .log_fd = -1, .accept_fd = -1};
 		clone->error = start_clone(fork, clone);
+		if (i - waited + 1 == FORK_WINDOW)
+			wait_clone(fork, &fork->clones[waited++]);
 	}
-	for (u64 i = 0; i < fork->opts.count; i++) {
-		wait_clone(fork, &fork->clones[i]);
+	while (waited < fork->opts.count)
+		wait_clone(fork, &fork->clones[waited++]);
+	for (u64 i = 0; i < fork->opts.count; i++)
 		failed += fork->clones[i].error != 0;
-	}
 	return failed;
 }
 

@@ -11,15 +11,22 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/sandbox.h"
 #include "vmm/util/log.h"
+#include "vmm/util/usock.h"
 #include "vmm/util/util.h"
+
+#define STRAY_WAIT_MS 5000
 
 static bool snapshot_there(const struct state *state, const char *name)
 {
@@ -28,6 +35,29 @@ static bool snapshot_there(const struct state *state, const char *name)
 
 	state_path(state, "templates", name, "", path);
 	return lstat(path, &st) == 0;
+}
+
+/** A machine that nobody wrote the number of: its command was killed right after it had started it.
+ * The listener says who it is. */
+static void end_stray(const struct state *state, const char *id)
+{
+	struct ucred peer = {.pid = 0};
+	socklen_t len = sizeof(peer);
+	struct pollfd gone = {.events = POLLIN};
+	char path[PATH_MAX];
+	int fd;
+
+	sandbox_path(state, id, "ctl", path);
+	fd = usock_connect(path, SOCK_SEQPACKET);
+	if (fd < 0)
+		return;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0) {
+		gone.fd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+		if (gone.fd >= 0 && !syscall(SYS_pidfd_send_signal, gone.fd, SIGKILL, NULL, 0))
+			(void)!poll(&gone, 1, STRAY_WAIT_MS);
+		fd_close(&gone.fd);
+	}
+	fd_close(&fd);
 }
 
 /** Finish or undo what a killed command left at half; remove what is dead. */
@@ -58,6 +88,7 @@ static void sweep_sandbox(const struct state *state, const char *id)
 		sb.state = SANDBOX_PAUSED;
 		ret = sandbox_save(state, &sb);
 	} else if (ret || sb.state != SANDBOX_PAUSED) {
+		end_stray(state, id);
 		ret = sandbox_remove(state, &sb);
 	}
 	if (ret)
