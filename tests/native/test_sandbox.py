@@ -393,6 +393,24 @@ def test_rm_refuses_what_runs(boxes: Boxes) -> None:
     assert proc.returncode == 1 and not boxes.ps()
 
 
+def test_completion_knows_the_sandboxes(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    script = (
+        "source completions/thaw.bash; COMP_WORDS=(thaw {0} ''); COMP_CWORD=2; _thaw; "
+        'echo "${{COMPREPLY[*]}}"'
+    )
+    for verb in ("exec", "fork", "pause", "resume", "stop", "rm"):
+        out = subprocess.run(
+            ["bash", "-c", script.format(verb)],
+            env={"PATH": os.environ["PATH"], "THAW_STATE": str(boxes.state)},
+            cwd=TOP,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert out.split() == [box]
+
+
 def test_names_of_snapshots_are_refused(boxes: Boxes) -> None:
     proc = boxes("template", "build", "snap.0123456789ab", "--from", "debian")
     assert proc.returncode == 1 and "sandboxes" in proc.stderr

@@ -234,6 +234,24 @@ def test_pause_and_resume(boxes: Boxes) -> None:
     assert counts(boxes, clone)
 
 
+def test_pause_killed_at_any_instant(boxes: Boxes) -> None:
+    """Whenever the command dies, the sandbox runs or is paused, and nothing of it is lost."""
+    box = boxes.start()
+    boxes.ok("exec", "-d", box, "--", "sh", "-c", COUNTER)
+    assert counts(boxes, box)
+    for delay_s in (0.02, 0.1, 0.2, 0.4, 0.6):
+        before = int(boxes.sh(box, "cat /run/count"))
+        proc = subprocess.Popen([str(BIN / "thaw"), "pause", box], stdout=subprocess.DEVNULL)
+        time.sleep(delay_s)
+        proc.kill()
+        proc.wait()
+        assert eventually(lambda: boxes.ps()[box]["state"] in ("running", "paused"))
+        if boxes.ps()[box]["state"] == "paused":
+            boxes.ok("resume", box)
+        assert int(boxes.sh(box, "cat /run/count")) >= before
+        assert counts(boxes, box)
+
+
 def test_killed_machines_leave_nothing(boxes: Boxes) -> None:
     box = boxes.start()
     clone = boxes.clone(box)

@@ -27,6 +27,7 @@
 #include "vmm/util/util.h"
 
 #define STRAY_WAIT_MS 5000
+#define PAUSE_OVER_NS 1000000000ull
 
 static bool snapshot_there(const struct state *state, const char *name)
 {
@@ -60,6 +61,20 @@ static void end_stray(const struct state *state, const char *id)
 	fd_close(&fd);
 }
 
+/** Of a machine that lives: one that serves a new owner has given up what the last one asked for.
+ */
+static bool pause_is_over(const struct state *state, const char *id)
+{
+	struct vmmproc vmm;
+	char path[PATH_MAX];
+
+	sandbox_path(state, id, "ctl", path);
+	if (vmmproc_own(&vmm, path, clock_now_ns() + PAUSE_OVER_NS))
+		return false;
+	vmmproc_release(&vmm);
+	return true;
+}
+
 /** Finish or undo what a killed command left at half; remove what is dead. */
 static void sweep_sandbox(const struct state *state, const char *id)
 {
@@ -75,7 +90,10 @@ static void sweep_sandbox(const struct state *state, const char *id)
 	if (!ret && sb.pid) {
 		if (sb.state == SANDBOX_RUNNING)
 			return;
-		/* A pause that was not written; a resume whose command was killed. */
+		/* A pause that was not written; a resume whose command was killed. A pause that may
+		 * still be written is left for the next look. */
+		if (sb.state == SANDBOX_PAUSING && !pause_is_over(state, id))
+			return;
 		sb.state = SANDBOX_RUNNING;
 		sb.next[0] = '\0';
 		ret = sandbox_save(state, &sb);
