@@ -4,7 +4,8 @@
 // The process is confined by then: the folder comes as a descriptor, pages are looked up through a
 // descriptor of /proc/self/pagemap that was opened at the start, and no ring can be made any more,
 // so that files are written by plain system calls. A snapshot is a diff, unless the chain of its
-// parents is as long as it may be; then it is whole, which its manifest tells.
+// parents is as long as it may be, or its parent's name is another one's by now; then it is whole,
+// which its manifest tells.
 //
 // One that the VM ends with (pause) has to outlive the machine and is synced. One that clones are
 // made of at once (fork) goes with them: there nothing is synced, while the guest stands still.
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "vmm/kvm/vm.h"
@@ -40,6 +42,18 @@ static bool owner_lives(void *opaque)
 	return pfd.fd >= 0 && poll(&pfd, 1, 0) == 0;
 }
 
+/** A diff has to stand beside the very folder that this machine runs from; that may have been
+ * replaced or taken away since. */
+static bool diff_possible(const struct snap *base, int folder_fd)
+{
+	struct stat found, own;
+
+	return snap_depth(base) < SNAP_CHAIN_MAX &&
+	       fstatat(folder_fd, base->manifest.name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       fstat(base->dirfd, &own) == 0 && found.st_dev == own.st_dev &&
+	       found.st_ino == own.st_ino;
+}
+
 static int snapreq_begin(struct vm *vm, void *opaque, const struct ctl_msg *msg, int folder_fd)
 {
 	struct snapreq *req = opaque;
@@ -50,7 +64,7 @@ static int snapreq_begin(struct vm *vm, void *opaque, const struct ctl_msg *msg,
 		.kernel = req->base->manifest.kernel,
 		.parent = req->base->manifest.name,
 		.base = req->base,
-		.diff = snap_depth(req->base) < SNAP_CHAIN_MAX,
+		.diff = diff_possible(req->base, folder_fd),
 		.hot = &req->hot,
 		.folder_fd = folder_fd,
 		.pagemap_fd = req->pagemap_fd,

@@ -167,6 +167,20 @@ def test_fork_of_a_fork_outlives_its_line(boxes: Boxes) -> None:
     assert not boxes.snaps()
 
 
+def test_fork_when_the_template_was_replaced(boxes: Boxes, template: Path) -> None:
+    box = boxes.start()
+    boxes.sh(box, "echo here > /root/f; echo here > /run/g")
+    aside = template.with_name("t-aside")
+    template.rename(aside)
+    try:
+        result = boxes.fork(box)
+        clone = result["clones"][0]["id"]
+        assert not result["diff"] and result["memory_bytes"] >= 128 << 20
+        assert boxes.sh(clone, "cat /root/f /run/g").split() == ["here", "here"]
+    finally:
+        aside.rename(template)
+
+
 def test_forked_again_and_again(boxes: Boxes) -> None:
     box = boxes.start()
     clones = []

@@ -230,7 +230,7 @@ static int print_result(const struct fork *fork)
 		return print_json(fork);
 	fprintf(stderr, "paused for %.1f ms; %llu KiB of memory differ%s, %llu KiB on disk\n",
 		(double)fork->pause_us / 1000.0, (unsigned long long)fork->memory_bytes / 1024,
-		fork->is_diff ? "" : " (all of it: the chain of diffs was as long as it may be)",
+		fork->is_diff ? "" : " (all of it: a diff was not possible)",
 		(unsigned long long)fork->disk_usage_bytes / 1024);
 	for (u64 i = 0; i < fork->opts.count; i++) {
 		const struct clone *clone = &fork->clones[i];
