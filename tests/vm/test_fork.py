@@ -248,6 +248,19 @@ def test_pause_and_resume(boxes: Boxes) -> None:
     assert counts(boxes, clone)
 
 
+def test_a_chain_as_long_as_it_may_be(boxes: Boxes) -> None:
+    """Sixteen snapshots on each other; the next one is whole, and those before it go."""
+    box = boxes.start()
+    for generation in range(16):
+        boxes.sh(box, f"echo {generation} >> /root/line; echo {generation} >> /run/line")
+        boxes.ok("pause", box)
+        assert len(boxes.snaps()) == (generation + 1 if generation < 15 else 1)
+        boxes.ok("resume", box)
+    want = [str(generation) for generation in range(16)]
+    assert boxes.sh(box, "cat /root/line /run/line").split() == want * 2
+    assert boxes.fork(box)["diff"] and len(boxes.snaps()) == 2
+
+
 def test_pause_killed_at_any_instant(boxes: Boxes) -> None:
     """Whenever the command dies, the sandbox runs or is paused, and nothing of it is lost."""
     box = boxes.start()
