@@ -4,6 +4,7 @@
 // The stream is a connection of its own to the machine's vsock socket, so that any number of them
 // run side by side and none of them needs the control channel.
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,18 +16,22 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
+/** How long a machine that has dropped the command's stream gets to end. */
+#define EXEC_LAST_WORDS_MS 1000
+
 static void explain_lost(const struct state *state, const struct sandbox *sb,
 			 const struct exec_result *result)
 {
 	pid_t pid;
-	int fd = sandbox_pidfd(state, sb->id, &pid);
+	struct pollfd gone = {.fd = sandbox_pidfd(state, sb->id, &pid), .events = POLLIN};
 
-	if (fd < 0)
+	/* A machine that ends closes its streams first. */
+	if (gone.fd < 0 || poll(&gone, 1, EXEC_LAST_WORDS_MS) == 1)
 		log_err("sandbox %s ended, or was paused, before the command ended", sb->id);
 	else
 		log_err("the guest closed the command's stream%s%s", result->text[0] ? ": " : "",
 			result->text);
-	fd_close(&fd);
+	fd_close(&gone.fd);
 }
 
 static int run_in_sandbox(const struct state *state, const struct sandbox *sb,
