@@ -44,7 +44,7 @@ UTIL_SRCS := vmm/util/log.c vmm/util/util.c vmm/util/ev.c vmm/util/ctl.c vmm/uti
 
 KVM_SRCS := vmm/kvm/gmem.c vmm/kvm/bus.c vmm/kvm/ioapic.c vmm/kvm/acpi.c vmm/kvm/boot.c vmm/kvm/cpuid.c vmm/kvm/msr.c \
 	vmm/kvm/serial.c vmm/kvm/thawdev.c vmm/kvm/vcpu.c vmm/kvm/vcpu_state.c vmm/kvm/vm.c vmm/kvm/vm_mem.c vmm/kvm/vm_loop.c \
-	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c vmm/zygote.c
+	vmm/kvm/vm_ctl.c vmm/seccomp.c vmm/opts.c vmm/zygote.c vmm/kvm/vm_owner.c vmm/snapreq.c
 
 VIRTIO_SRCS := vmm/virtio/virtq.c vmm/virtio/virtio.c vmm/virtio/mmio.c vmm/virtio/console.c vmm/virtio/rng.c \
 	vmm/virtio/pmem.c vmm/virtio/blk.c vmm/virtio/blk_io.c vmm/virtio/blk_parse.c vmm/virtio/blk_map.c vmm/virtio/blk_image.c \
@@ -60,9 +60,13 @@ CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_re
 	vmm/cli/pool.c vmm/cli/pool_client.c vmm/cli/pool_serve.c vmm/cli/pool_shells.c vmm/cli/run_pool.c \
 	vmm/cli/kvmkind.c vmm/cli/doctor.c vmm/cli/doctor_run.c vmm/cli/doctor_kernel.c
 
+# Sandboxes that stay.
+CLI_SRCS += vmm/cli/exec_status.c vmm/cli/vmmproc_own.c vmm/cli/sandbox.c vmm/cli/sandbox_start.c vmm/cli/sandbox_sweep.c \
+	vmm/cli/run_detached.c vmm/cli/exec_cmd.c vmm/cli/fork.c vmm/cli/pause.c vmm/cli/ps.c
+
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
-	guest/shim/frame.c guest/shim/parse.c
+	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c
 
 # Recording the hot set: parts of both.
 HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm/cli/hot_bpf.c vmm/cli/hot_show.c \
@@ -85,7 +89,7 @@ FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest 
 UNIT_TESTS += test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
-UNIT_TESTS += test_machine_wait test_zygote
+UNIT_TESTS += test_machine_wait test_zygote test_owner
 
 UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
 FUZZERS += fuzz_hot

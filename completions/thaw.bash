@@ -5,6 +5,15 @@
 _thaw_templates() {
 	local folder="${THAW_STATE:-/var/lib/thaw}/templates" path
 	for path in "$folder"/*/; do
+		[[ -d $path && $path != */snap.* ]] || continue
+		path=${path%/}
+		printf '%s\n' "${path##*/}"
+	done
+}
+
+_thaw_sandboxes() {
+	local folder="${THAW_STATE:-/var/lib/thaw}/run" path
+	for path in "$folder"/*/; do
 		[[ -d $path ]] || continue
 		path=${path%/}
 		printf '%s\n' "${path##*/}"
@@ -46,7 +55,7 @@ _thaw_run() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --no-pool --help --"
+		_thaw_fill "--detach --env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --no-pool --help --"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi
@@ -117,6 +126,32 @@ _thaw_pool() {
 	fi
 }
 
+# @1: options of a verb whose arguments are ids.
+_thaw_of_sandbox() {
+	case ${COMP_WORDS[COMP_CWORD - 1]} in
+	--strategy)
+		_thaw_fill "ws mmap copy uring memfd uffd pack"
+		return
+		;;
+	-o | --output)
+		_thaw_fill "json"
+		return
+		;;
+	-e | --env)
+		mapfile -t COMPREPLY < <(compgen -e -- "${COMP_WORDS[COMP_CWORD]}")
+		return
+		;;
+	-n | --count | -t | --time | -w | --workdir | -u | --user | --timeout)
+		return
+		;;
+	esac
+	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
+		_thaw_fill "$1 --help"
+	else
+		_thaw_fill "$(_thaw_sandboxes)"
+	fi
+}
+
 _thaw() {
 	local i
 	COMPREPLY=()
@@ -125,13 +160,20 @@ _thaw() {
 		[[ ${COMP_WORDS[i]} == -- ]] && return
 	done
 	if ((COMP_CWORD == 1)); then
-		_thaw_fill "run template pool doctor version help"
+		_thaw_fill "run exec ps fork pause resume stop rm template pool doctor version help"
 		return
 	fi
 	case ${COMP_WORDS[1]} in
 	run) _thaw_run ;;
 	template) _thaw_template ;;
 	pool) _thaw_pool ;;
+	exec) _thaw_of_sandbox "--detach --env --workdir --user --interactive --timeout --" ;;
+	fork) _thaw_of_sandbox "--count --strategy --output" ;;
+	pause) _thaw_of_sandbox "--output" ;;
+	resume) _thaw_of_sandbox "--strategy --output" ;;
+	stop) _thaw_of_sandbox "--time" ;;
+	rm) _thaw_of_sandbox "--force" ;;
+	ps) _thaw_fill "--output json --help" ;;
 	doctor) _thaw_fill "--json --help" ;;
 	esac
 }

@@ -19,6 +19,7 @@
 #include "vmm/kvm/vm.h"
 #include "vmm/opts.h"
 #include "vmm/seccomp.h"
+#include "vmm/snapreq.h"
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/snapshot/snapshot.h"
@@ -39,12 +40,14 @@ struct session {
 	u64 start_ns;
 	int ctl_fd; /* -1: none; not owned */
 	bool wait;  /* for CTL_START, once all else is done */
-	int kernel_fd, initramfs_fd, root_fd, disk_base_fd, disk_delta_fd, console_fd, listen_fd;
+	int kernel_fd, initramfs_fd, root_fd, disk_base_fd, disk_delta_fd, console_fd, listen_fd,
+		ctl_listen_fd;
 	char *root_path; /* absolute, for the manifest; owned */
 	char request[THAW_REQUEST_BYTES];
 	u32 request_len_bytes;
 	struct snap snap; /* restore only */
 	struct snap_writer *writer;
+	struct snapreq snapreq;		   /* with --ctl-listen */
 	struct snap_hot_recorder recorder; /* with --hot-fd */
 	bool written;
 	struct vm vm;
@@ -91,19 +94,18 @@ static int session_open_console(struct session *session)
 			    &session->console_fd);
 }
 
-static int session_open_listener(struct session *session)
+static int session_open_listener(const char *option, const char *path, int type, int *fd)
 {
-	const char *path = session->opts->vsock;
 	int ret;
 
 	if (!path)
 		return 0;
-	ret = usock_listen(path, 64, 0600);
+	ret = usock_listen(path, type, 64, 0600);
 	if (ret < 0) {
-		log_err("--vsock %s: %s", path, strerror(-ret));
+		log_err("%s %s: %s", option, path, strerror(-ret));
 		return ret;
 	}
-	session->listen_fd = ret;
+	*fd = ret;
 	return 0;
 }
 
@@ -201,15 +203,19 @@ static void session_config(struct session *session, struct vm_config *cfg)
 	cfg->disk_delta_fd = session->disk_delta_fd;
 	cfg->console_fd = session->console_fd;
 	cfg->ctl_fd = session->ctl_fd;
+	cfg->ctl_listen_fd = session->ctl_listen_fd;
 	cfg->start = session->wait ? session_start : NULL;
 	cfg->start_opaque = session;
 	cfg->vsock_listen_fd = session->listen_fd;
 	cfg->vsock_path = opts->vsock;
 	cfg->checkpoint = opts->snapshot ? session_checkpoint : NULL;
 	cfg->checkpoint_opaque = session;
+	if (opts->ctl_listen)
+		snapreq_config(&session->snapreq, cfg);
 	cfg->checkpoint_exit = !opts->keep_running;
 	cfg->sandbox = true;
-	cfg->sandbox_options = (opts->snapshot ? SECCOMP_SNAPSHOT : 0) |
+	cfg->sandbox_options = (opts->snapshot || opts->ctl_listen ? SECCOMP_SNAPSHOT : 0) |
+			       (opts->ctl_listen ? SECCOMP_OWNERS : 0) |
 			       (opts->vsock ? SECCOMP_VSOCK_PATH : 0) |
 			       (session->wait ? SECCOMP_WAIT : 0);
 #ifdef THAW_SANITIZER
@@ -325,6 +331,8 @@ static int session_prepare_snapshot(struct session *session)
 		.opaque = session,
 	};
 
+	if (opts->ctl_listen)
+		return snapreq_init(&session->snapreq, &session->snap);
 	if (!opts->snapshot)
 		return 0;
 	if (!write.kernel)
@@ -338,7 +346,12 @@ static int session_run(struct session *session)
 	int ret;
 
 	ret = session_open_console(session);
-	ret = ret ?: session_open_listener(session);
+	ret = ret
+		      ?: session_open_listener("--vsock", opts->vsock, SOCK_STREAM,
+					       &session->listen_fd);
+	ret = ret
+		      ?: session_open_listener("--ctl-listen", opts->ctl_listen, SOCK_SEQPACKET,
+					       &session->ctl_listen_fd);
 	ret = ret ?: session_read_request(session, opts->request_fd, false);
 	if (ret)
 		return ret;
@@ -399,6 +412,9 @@ static void session_end(struct session *session)
 {
 	if (session->writer)
 		snap_write_abort(session->writer);
+	snapreq_end(&session->snapreq);
+	if (session->ctl_listen_fd && unlink(session->opts->ctl_listen) < 0)
+		log_warn("%s: %s", session->opts->ctl_listen, strerror(errno));
 	if (session->listen_fd >= 0 && unlink(session->opts->vsock) < 0)
 		log_warn("%s: %s", session->opts->vsock, strerror(errno));
 }

@@ -155,6 +155,9 @@ static const struct opts_option opts_table[] = {
 	 "what the guest's console prints goes there; - is standard output"},
 	{"--ctl-fd", "N", BOTH, opts_parse_fd, FIELD(ctl_fd),
 	 "control channel; the VM ends when its other end closes"},
+	{"--ctl-listen", "PATH", OPTS_RESTORE, opts_parse_text, FIELD(ctl_listen),
+	 "Unix socket for owners, one at a time: the VM goes on when one leaves, and writes\n"
+	 "                           snapshots when one asks for it"},
 	{"--vsock", "PATH", BOTH, opts_parse_text, FIELD(vsock),
 	 "Unix socket for streams to the guest; those from it go to PATH_<port>"},
 	{"--hostname", "NAME", BOTH, opts_parse_text, FIELD(hostname), "default: thaw"},
@@ -244,8 +247,11 @@ static const char *opts_check(const struct opts *opts)
 	if (opts->wait && opts->ctl_fd < 0)
 		return "--wait needs --ctl-fd";
 	if (opts->zygote_fd >= 0 &&
-	    (opts->wait || opts->ctl_fd >= 0 || opts->vsock || opts->console))
-		return "--zygote-fd goes without --wait, --ctl-fd, --vsock and --console";
+	    (opts->wait || opts->ctl_fd >= 0 || opts->ctl_listen || opts->vsock || opts->console))
+		return "--zygote-fd goes without --wait, --ctl-fd, --ctl-listen, --vsock and "
+		       "--console";
+	if (opts->ctl_listen && opts->snapshot)
+		return "--ctl-listen and --snapshot can't be combined: owners ask for snapshots";
 	if ((opts->wait || opts->zygote_fd >= 0) &&
 	    (opts->request_fd >= 0 || opts->hostname || opts->snapshot || opts->hot_fd >= 0))
 		return "a VM that waits takes no --request-fd, --hostname, --snapshot or --hot-fd";

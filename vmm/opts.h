@@ -34,7 +34,7 @@ struct opts {
 	u64 threads;   /* 0: not given */
 	int memory_fd; /* 0: not given */
 	/* both */
-	const char *disk_dir, *console, *vsock, *hostname;
+	const char *disk_dir, *console, *vsock, *hostname, *ctl_listen;
 	int ctl_fd, request_fd; /* -1: not given */
 	const char *snapshot, *name, *guest_kernel;
 	bool replace, keep_running, diff;

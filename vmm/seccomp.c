@@ -42,6 +42,7 @@ enum seccomp_who {
 	WATCHER = 1u << 7, /* the thread that watches the page fault servers */
 	WAIT = 1u << 5,	   /* the event loop, if the VM waits for its start */
 	LISTEN = 1u << 8,  /* the event loop, if it has a listener */
+	OWNERS = 1u << 9,  /* the event loop, if its owners may ask for snapshots */
 	BOTH = LOOP | VCPU,
 	EACH = BOTH | PAGER | WATCHER,
 };
@@ -124,6 +125,8 @@ static const struct seccomp_rule {
 	{__NR_fchmod, SNAP, 0},	    /* published files are read-only */
 	{__NR_renameat2, SNAP, 0},  /* publish */
 	{__NR_unlinkat, SNAP, 0},   /* what was replaced, or failed */
+	{__NR_mkdirat, OWNERS, 0},  /* the snapshot's folder, made when it is asked for */
+	{__NR_flock, OWNERS, 0},    /* held while it is written */
 
 	/* Shadow memory, symbolizer, leak check at exit. */
 	{__NR_openat, SANITIZER, 0},
@@ -298,6 +301,7 @@ int seccomp_apply_main(unsigned int options)
 	return seccomp_apply(LOOP | (options & SECCOMP_SNAPSHOT ? SNAP : 0) |
 			     (options & SECCOMP_WAIT ? WAIT : 0) |
 			     (options & SECCOMP_VSOCK_PATH ? PATHS | LISTEN : 0) |
+			     (options & SECCOMP_OWNERS ? OWNERS | LISTEN : 0) |
 			     (options & SECCOMP_SANITIZER ? SANITIZER : 0));
 }
 

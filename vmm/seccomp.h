@@ -10,6 +10,8 @@ enum seccomp_options {
 	/* a checkpoint will be written: openat, rename, fsync in the prepared folder */
 	SECCOMP_SNAPSHOT = 1u << 0,
 	SECCOMP_VSOCK_PATH = 1u << 1, /* guest-initiated streams connect to paths */
+	SECCOMP_OWNERS = 1u << 4,     /* owners come to a listener and ask for snapshots; with
+					 SECCOMP_SNAPSHOT */
 	SECCOMP_WAIT = 1u << 3,	      /* the clocks are set again when a waiting VM starts */
 	SECCOMP_SANITIZER = 1u << 2,  /* built with a sanitizer: its own calls */
 };

@@ -7,8 +7,11 @@
 
 struct shim;
 
-/** ckpt_run() - the checkpoint call; in a clone: identity, first request. */
-void ckpt_run(struct shim *shim);
+/** ckpt_run() - the checkpoint call; in a clone: identity, first request. @live: commands run. */
+void ckpt_run(struct shim *shim, bool live);
+
+/** ckpt_under_way() - was one asked for that did not come yet? */
+bool ckpt_under_way(const struct shim *shim);
 
 /**
  * ckpt_write_identity() - <run_dir>/machine-id and <run_dir>/thaw/generation.
@@ -16,8 +19,9 @@ void ckpt_run(struct shim *shim);
  */
 int __must_check ckpt_write_identity(const struct shim *shim, const u8 vm_id[16], u64 generation);
 
-/** ckpt_poweroff() - kill everything, sync, power off; in tests: stop the loop. */
-void ckpt_poweroff(struct shim *shim);
+/** ckpt_poweroff() - SIGTERM for all and @grace_ms to end, if that is not 0; kill everything, sync,
+ * power off; in tests: stop the loop. */
+void ckpt_poweroff(struct shim *shim, u32 grace_ms);
 
 /** boot_init() - from the initramfs to a root with all that a command needs; or panics. */
 void boot_init(struct shim *shim);

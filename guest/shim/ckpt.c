@@ -2,9 +2,11 @@
 /*
  * The checkpoint, and what a clone does first.
  *
- * THAW_CHECKPOINT is called when no stream is open and no command runs, from the loop that serves
- * everybody: the snapshot is taken inside the call, so that a clone's first user instruction is the
- * one behind it. The kernel has then set the clock and reseeded already; what is left is the
+ * THAW_CHECKPOINT is called from the loop that serves everybody, for a template when no stream is
+ * open and no command runs: the snapshot is taken inside the call, so that a clone's first user
+ * instruction here is the one behind it. A live checkpoint (fork, pause) waits for nobody: memory
+ * and disks are of one instant, so nothing is synced, and in the clone commands lose their streams
+ * and go on (orphan.c). The kernel has then set the clock and reseeded already; what is left is the
  * machine's name: hostname, machine-id, generation. If a first request came with the clone, it is
  * started before anything is waited for; its stream is opened from here to the host and connects
  * meanwhile.
@@ -135,7 +137,18 @@ err:
 		close(fd);
 }
 
-void ckpt_run(struct shim *shim)
+bool ckpt_under_way(const struct shim *shim)
+{
+	for (u32 i = 0; i < SHIM_CONN_MAX; i++) {
+		const struct conn *c = shim->conns[i];
+
+		if (c && (c->then == THEN_CHECKPOINT || c->then == THEN_CHECKPOINT_LIVE))
+			return true;
+	}
+	return shim->checkpoint_wanted || shim->checkpoint_live;
+}
+
+void ckpt_run(struct shim *shim, bool live)
 {
 	struct thaw_checkpoint arg = {
 		.size_bytes = sizeof(arg),
@@ -148,7 +161,8 @@ void ckpt_run(struct shim *shim)
 		shim_log(3, "checkpoint: there is no /dev/thaw");
 		return;
 	}
-	sync();
+	if (!live)
+		sync();
 	ret = ioctl(shim->thaw_fd, THAW_CHECKPOINT, &arg);
 	if (ret < 0) {
 		shim_log(3, "checkpoint: %m");
@@ -157,6 +171,9 @@ void ckpt_run(struct shim *shim)
 	/* 1: this is the machine that was snapshotted, and it goes on as it was. */
 	if (ret)
 		return;
+	for (u32 i = 0; live && i < SHIM_CONN_MAX; i++)
+		if (shim->conns[i])
+			conn_orphan(shim, shim->conns[i]);
 	arg.hostname[sizeof(arg.hostname) - 1] = '\0';
 	if (arg.hostname[0] && sethostname(arg.hostname, strlen(arg.hostname)) < 0)
 		shim_log(4, "sethostname: %m");
@@ -189,6 +206,33 @@ static void kill_all(void)
 	}
 }
 
+/* Every process but this one gets SIGTERM, and @grace_ms to end. */
+static void term_all(u32 grace_ms)
+{
+	const u64 deadline_ns = loop_now_ns() + (u64)grace_ms * 1000000;
+	sigset_t chld;
+	pid_t pid;
+
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	kill(-1, SIGTERM);
+	/* A stopped process takes it only when it goes on. */
+	kill(-1, SIGCONT);
+	for (;;) {
+		u64 now_ns = loop_now_ns();
+		struct timespec left;
+
+		pid = waitpid(-1, NULL, WNOHANG);
+		if (pid > 0)
+			continue;
+		if (pid < 0 || now_ns >= deadline_ns)
+			return;
+		left.tv_sec = (time_t)((deadline_ns - now_ns) / 1000000000);
+		left.tv_nsec = (long)((deadline_ns - now_ns) % 1000000000);
+		(void)sigtimedwait(&chld, NULL, &left);
+	}
+}
+
 /* The scratch disk is hidden below the overlay: it is reached by the fd that was kept. */
 static void scratch_read_only(const struct shim *shim)
 {
@@ -206,12 +250,14 @@ static void scratch_read_only(const struct shim *shim)
 	close(fd);
 }
 
-void ckpt_poweroff(struct shim *shim)
+void ckpt_poweroff(struct shim *shim, u32 grace_ms)
 {
 	if (!shim->is_init) {
 		shim->stop = true;
 		return;
 	}
+	if (grace_ms)
+		term_all(grace_ms);
 	kill_all();
 	sync();
 	scratch_read_only(shim);

@@ -108,6 +108,7 @@ static bool conn_over(const struct conn *c)
 static void conn_free(struct shim *shim, struct conn *c)
 {
 	enum conn_then then = c->then;
+	u32 grace_ms = c->grace_ms;
 
 	for (int slot = 0; slot < SLOT_COUNT; slot++)
 		conn_close_slot(c, slot);
@@ -126,8 +127,10 @@ static void conn_free(struct shim *shim, struct conn *c)
 	}
 	if (then == THEN_CHECKPOINT)
 		shim->checkpoint_wanted = true;
+	else if (then == THEN_CHECKPOINT_LIVE)
+		shim->checkpoint_live = true;
 	else if (then == THEN_POWEROFF)
-		ckpt_poweroff(shim);
+		ckpt_poweroff(shim, grace_ms);
 }
 
 void conn_close_slot(struct conn *c, enum conn_slot slot)
@@ -209,6 +212,8 @@ void conn_gone(struct shim *shim, struct conn *c)
 
 static void conn_flush(struct shim *shim, struct conn *c)
 {
+	if (c->orphan)
+		c->out_len = 0;
 	while (c->out_len && c->writable && !c->connecting) {
 		ssize_t n = send(c->fd[SLOT_STREAM], c->out + c->out_start, c->out_len,
 				 MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -230,16 +235,9 @@ static void conn_flush(struct shim *shim, struct conn *c)
 		c->out_start = 0;
 		if (c->phase == CONN_LAST)
 			conn_gone(shim, c);
+		else if (c->phase == CONN_RUNNING && c->exec.detach)
+			conn_orphan(shim, c);
 	}
-}
-
-/* A checkpoint is on its way already. */
-static bool conn_checkpointing(const struct shim *shim)
-{
-	for (u32 i = 0; i < SHIM_CONN_MAX; i++)
-		if (shim->conns[i] && shim->conns[i]->then == THEN_CHECKPOINT)
-			return true;
-	return shim->checkpoint_wanted;
 }
 
 /* The first frame of a stream. */
@@ -258,15 +256,19 @@ static void conn_first(struct shim *shim, struct conn *c, const struct shim_fram
 		c->phase = CONN_LAST;
 		break;
 	case SHIM_CHECKPOINT:
-		if (conn_checkpointing(shim)) {
+	case SHIM_CHECKPOINT_LIVE:
+		if (ckpt_under_way(shim)) {
 			conn_fail(shim, c, SHIM_STAGE_REQUEST, EBUSY, "checkpoint");
 			break;
 		}
 		conn_put_frame(c, SHIM_OK, NULL, 0);
 		c->phase = CONN_LINGER;
-		c->then = THEN_CHECKPOINT;
+		c->then = frame->type == SHIM_CHECKPOINT ? THEN_CHECKPOINT : THEN_CHECKPOINT_LIVE;
 		break;
+	case SHIM_SHUTDOWN:
 	case SHIM_POWEROFF:
+		if (frame->len_bytes)
+			c->grace_ms = MIN(frame_get_u32(payload), SHIM_GRACE_MAX_MS);
 		conn_put_frame(c, SHIM_OK, NULL, 0);
 		c->phase = CONN_LINGER;
 		c->then = THEN_POWEROFF;

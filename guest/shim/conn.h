@@ -45,6 +45,7 @@ enum conn_phase {
 enum conn_then {
 	THEN_NOTHING,
 	THEN_CHECKPOINT,
+	THEN_CHECKPOINT_LIVE,
 	THEN_POWEROFF,
 };
 
@@ -52,7 +53,9 @@ struct conn {
 	u32 index, generation; /* place in shim->conns; together the key of its epoll events */
 	enum conn_phase phase;
 	enum conn_then then;
+	u32 grace_ms; /* of THEN_POWEROFF */
 	bool queued;
+	bool orphan; /* the command goes on without a stream: output is dropped */
 	struct conn *run_next, *kept_next;
 
 	/*
@@ -117,6 +120,12 @@ void conn_fail(struct shim *shim, struct conn *c, enum shim_error_stage stage, i
 
 /** conn_gone() - the peer is not there any more: kill, close, wait for the rest. */
 void conn_gone(struct shim *shim, struct conn *c);
+
+/**
+ * conn_orphan() - the stream is gone, but not the command, which goes on without: its stdin ends
+ * behind what has come, its output is read and dropped. Without a command @c ends.
+ */
+void conn_orphan(struct shim *shim, struct conn *c);
 
 /** conn_close_slot() - close an fd of @c, if open. */
 void conn_close_slot(struct conn *c, enum conn_slot slot);

@@ -47,9 +47,9 @@ static int start_child(struct shim *shim, struct conn *c)
 
 	if (c->exec.with_stdin)
 		ret = make_pipe(shim, c, SLOT_STDIN, 1, in);
-	if (!ret)
+	if (!ret && !c->exec.detach)
 		ret = make_pipe(shim, c, SLOT_STDOUT, 0, out);
-	if (!ret)
+	if (!ret && !c->exec.detach)
 		ret = make_pipe(shim, c, SLOT_STDERR, 0, err);
 	if (!ret)
 		ret = make_pipe(shim, c, SLOT_STATUS, 0, status);
@@ -57,8 +57,8 @@ static int start_child(struct shim *shim, struct conn *c)
 		ret = cgroup_take(shim, &c->cgroup);
 	if (!ret) {
 		stdio[0] = c->exec.with_stdin ? in[0] : shim->null_fd;
-		stdio[1] = out[1];
-		stdio[2] = err[1];
+		stdio[1] = c->exec.detach ? shim->null_fd : out[1];
+		stdio[2] = c->exec.detach ? shim->null_fd : err[1];
 		ret = spawn_child(c, stdio, status[1], c->cgroup.dir_fd);
 	}
 	/* The child has copies. */

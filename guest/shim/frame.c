@@ -21,6 +21,8 @@ static const struct frame_rule host_rules[] = {
 	[SHIM_CHECKPOINT] = {0, 0, true},
 	[SHIM_PING] = {0, SHIM_PING_MAX_BYTES, true},
 	[SHIM_POWEROFF] = {0, 0, true},
+	[SHIM_CHECKPOINT_LIVE] = {0, 0, true},
+	[SHIM_SHUTDOWN] = {4, 4, true},
 };
 
 #define GUEST_FIRST 64

@@ -257,7 +257,7 @@ static void loop_idle(struct shim *shim)
 	cgroup_make_spare(shim);
 	if (shim->checkpoint_wanted) {
 		shim->checkpoint_wanted = false;
-		ckpt_run(shim);
+		ckpt_run(shim, false);
 	}
 	if (shim->exit_when_idle)
 		shim->stop = true;
@@ -275,6 +275,10 @@ void loop_run(struct shim *shim)
 		}
 		if (!shim->nconns)
 			loop_idle(shim);
+		if (shim->checkpoint_live) {
+			shim->checkpoint_live = false;
+			ckpt_run(shim, true);
+		}
 		if (shim->stop)
 			break;
 		n = epoll_wait(shim->epoll_fd, events, LOOP_BATCH,

@@ -10,7 +10,10 @@ static int parse_head(const u8 *payload, size_t len_bytes, struct shim_exec *hea
 	if (len_bytes < sizeof(*head))
 		return -EINVAL;
 	memcpy(head, payload, sizeof(*head));
-	if (head->flags & ~(u32)SHIM_EXEC_STDIN || head->reserved || head->has_cwd > 1)
+	if (head->flags & ~(u32)(SHIM_EXEC_STDIN | SHIM_EXEC_DETACH) || head->reserved ||
+	    head->has_cwd > 1)
+		return -EINVAL;
+	if (head->flags == (SHIM_EXEC_STDIN | SHIM_EXEC_DETACH))
 		return -EINVAL;
 	if (!head->argc)
 		return -EINVAL;
@@ -96,6 +99,7 @@ int parse_exec(u8 *payload, size_t len_bytes, char **slots, struct parse_exec *o
 		.gid = head.gid,
 		.drain_ms = head.drain_ms ? head.drain_ms : PARSE_DRAIN_DEFAULT_MS,
 		.with_stdin = head.flags & SHIM_EXEC_STDIN,
+		.detach = head.flags & SHIM_EXEC_DETACH,
 	};
 	for (i = 0; i < head.argc; i++) {
 		out->argv[i] = take_string(&pos, end);

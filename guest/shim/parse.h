@@ -21,7 +21,7 @@ struct parse_exec {
 	u32 argc, envc;	  /* as sent */
 	u32 uid, gid;
 	u32 drain_ms; /* default filled in */
-	bool with_stdin;
+	bool with_stdin, detach;
 };
 
 /**

@@ -26,6 +26,7 @@
 #define SHIM_ARGS_MAX	    65536u     /* argv + env strings */
 #define SHIM_TEXT_MAX_BYTES 512u       /* text of SHIM_ERROR */
 #define SHIM_PING_MAX_BYTES 64u
+#define SHIM_GRACE_MAX_MS   600000u
 
 /*
  * How much SHIM_STDIN payload the host may have sent beyond what SHIM_STDIN_CREDIT frames gave
@@ -43,7 +44,12 @@ enum shim_frame_type {
 	SHIM_CHECKPOINT = 5, /* first frame, no payload: answer SHIM_OK, wait for the stream's end
 				and for the last exec, then checkpoint */
 	SHIM_PING = 6, /* first frame: answered by SHIM_PONG with the same payload (<= 64 bytes) */
-	SHIM_POWEROFF = 7, /* first frame: SHIM_OK, then sync and power off */
+	SHIM_POWEROFF = 7,	  /* first frame: SHIM_OK, then sync and power off */
+	SHIM_CHECKPOINT_LIVE = 8, /* first frame, no payload: as SHIM_CHECKPOINT, but waits for no
+				     exec: once this stream has ended the checkpoint is made, and
+				     in a clone the commands go on without their streams */
+	SHIM_SHUTDOWN = 9, /* first frame: u32 ms, at most SHIM_GRACE_MAX_MS; as SHIM_POWEROFF, but
+			      SIGTERM for all first, and so long for them to end */
 
 	/* guest to host */
 	SHIM_STARTED = 64, /* u32 pid: the exec of the program succeeded */
@@ -68,6 +74,9 @@ struct shim_frame {
 enum shim_exec_flags {
 	/* stdin is a pipe fed by SHIM_STDIN; without it stdin is /dev/null */
 	SHIM_EXEC_STDIN = 1u << 0,
+	/* stdin, stdout and stderr are /dev/null; SHIM_STARTED is the last frame, and the command
+	 * goes on when the stream has ended. Not with SHIM_EXEC_STDIN */
+	SHIM_EXEC_DETACH = 1u << 1,
 };
 
 /**

@@ -24,8 +24,9 @@ struct shim {
 	bool exit_when_idle; /* tests: end when the last connection has */
 	bool stop;
 	bool listen_paused;
-	bool checkpoint_wanted;
-	const char *run_dir; /* /run in a guest */
+	bool checkpoint_wanted; /* once nothing runs */
+	bool checkpoint_live;	/* now */
+	const char *run_dir;	/* /run in a guest */
 
 	struct conn *conns[SHIM_CONN_MAX];
 	u32 nconns;

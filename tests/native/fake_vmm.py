@@ -10,6 +10,8 @@ misbehave; $THAW_FAKE_LOG is a file that gets its command line as JSON.
 from __future__ import annotations
 
 import array
+import contextlib
+import fcntl
 import json
 import os
 import select
@@ -27,8 +29,10 @@ import fake_snapshot
 MSG = struct.Struct("<IIIIiIQ5Q192s")
 CONNECT, STOP, ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 1, 2, 64, 65, 66, 67, 68, 69
 START, FORK, WAITING, FORKED = 3, 4, 70, 71
+SNAPSHOT_REQ, OWNED, ARMED = 5, 72, 73
 STOPPED, SNAPSHOT_WRITTEN, OWN_ERROR = 2, 3, 4
 SHIM_EXEC, SHIM_CHECKPOINT, SHIM_OK = 1, 5, 70
+SHIM_CHECKPOINT_LIVE, SHIM_SHUTDOWN = 8, 9
 FIRST_PORT = 1025
 SHIM = Path(__file__).resolve().parents[2] / "build/release/thaw-shim"
 
@@ -60,6 +64,7 @@ class FakeVmm:
         self.ctl.setblocking(True)
         self.words = b""
         self.shims: list[subprocess.Popen[bytes]] = []
+        self.request: tuple[int, str, int] | None = None
 
     def option(self, name: str) -> str | None:
         return self.argv[self.argv.index(name) + 1] if name in self.argv else None
@@ -94,8 +99,12 @@ class FakeVmm:
             stream.sendall(b"\xff" * 64)
             stream.recv(1 << 20)
             return
-        if first_type(stream) == SHIM_CHECKPOINT:
+        kind = first_type(stream)
+        if kind == SHIM_CHECKPOINT:
             self.snapshot(stream)
+            return
+        if kind == SHIM_CHECKPOINT_LIVE:
+            self.live_snapshot(stream)
             return
         argv = [str(SHIM), "--serve-fd", str(stream.fileno())]
         self.shims.append(subprocess.Popen(argv, pass_fds=[stream.fileno()]))
@@ -138,6 +147,97 @@ class FakeVmm:
         for _level, _type, raw in ancillary:
             fds.frombytes(raw)
         return data, list(fds)
+
+    def listen(self, option: str, kind: int) -> socket.socket | None:
+        """As usock_listen(): the path appears when it listens."""
+        path = self.option(option)
+        if path is None:
+            return None
+        sock = socket.socket(socket.AF_UNIX, kind)
+        sock.bind(path + "~")
+        sock.listen(16)
+        os.link(path + "~", path)
+        Path(path + "~").unlink()
+        return sock
+
+    def lock_folder(self) -> None:
+        """A clone holds what it runs from."""
+        self.folder_fd = os.open(self.argv[2], os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self.folder_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def live_snapshot(self, stream: socket.socket) -> None:
+        stream.recv(8)
+        stream.sendall(struct.pack("<IBBH", 0, SHIM_OK, 1, 0))
+        while stream.recv(100):
+            pass
+        (folder_fd, name, flags), self.request = self.request, None
+        if self.fake == "snapshot-fails":
+            text = f"{name}/memory: No space left on device"
+            self.ctl.send(message(SNAPSHOT, error=-28, text=text))
+            return
+        if self.fake == "die-at-snapshot":
+            os._exit(1)
+        folder = Path(f"/proc/self/fd/{folder_fd}/{name}")
+        folder.mkdir()
+        fake_snapshot.write(folder, name)
+        os.close(folder_fd)
+        told = list(MSG.unpack(message(SNAPSHOT)))
+        told[5] = 1500
+        self.ctl.send(MSG.pack(*told))
+        if flags & 1:
+            self.ctl.send(message(EXIT, reason=SNAPSHOT_WRITTEN))
+            os._exit(0)
+
+    def vsock_client(self, client: socket.socket) -> None:
+        line = b""
+        while not line.endswith(b"\n"):
+            line += client.recv(1)
+        client.sendall(b"OK 1073741824\n")
+        kind = first_type(client)
+        if self.fake == "deaf":
+            client.close()
+            return
+        if kind == SHIM_SHUTDOWN:
+            client.recv(12)
+            client.sendall(struct.pack("<IBBH", 0, SHIM_OK, 1, 0))
+            os._exit(0)
+        if kind is not None:
+            self.connect(client.detach())
+
+    def owner(self) -> bool:
+        """One message. False: it has left."""
+        data, fds = self.receive(self.ctl)
+        if not data:
+            return False
+        kind = MSG.unpack(data)[1]
+        if kind == CONNECT:
+            self.connect(fds[-1])
+        elif kind == STOP:
+            self.stop()
+        elif kind == SNAPSHOT_REQ:
+            name = MSG.unpack(data)[-1].rstrip(b"\0").decode()
+            error = -16 if self.request or self.fake == "not-armed" else 0
+            self.request = self.request or (fds[0], name, MSG.unpack(data)[2])
+            self.ctl.send(message(ARMED, error=error))
+        return True
+
+    def serve_owners(self, owners: socket.socket, streams: socket.socket | None) -> None:
+        """Owners come and go, one at a time."""
+        owned = True
+        while True:
+            watched = [self.ctl if owned else owners, *([streams] if streams else [])]
+            ready, _, _ = select.select(watched, [], [])
+            if streams in ready and streams:
+                self.vsock_client(streams.accept()[0])
+            elif owned:
+                owned = self.owner()
+                if not owned:
+                    self.request = None
+            elif owners in ready:
+                self.ctl = owners.accept()[0]
+                owned = True
+                if self.fake != "no-word":
+                    self.ctl.send(message(OWNED, port=1))
 
     def wait_for_start(self) -> None:
         """A shell: everything is ready, the owner says go."""
@@ -208,6 +308,19 @@ class FakeVmm:
             print("thaw-vmm: error: T/state: digest mismatch", file=sys.stderr)
             self.ctl.send(message(EXIT, reason=OWN_ERROR, error=-74, text="set-up failed"))
             sys.exit(1)
+        owners = self.listen("--ctl-listen", socket.SOCK_SEQPACKET)
+        if owners:
+            self.lock_folder()
+            if "THAW_FAKE_ONCE" in os.environ:
+                # One of several, and no more.
+                with contextlib.suppress(FileNotFoundError):
+                    Path(os.environ["THAW_FAKE_ONCE"]).unlink()
+                    print("thaw-vmm: error: a word of its own", file=sys.stderr)
+                    sys.exit(1)
+            streams = self.listen("--vsock", socket.SOCK_STREAM)
+            self.ctl.send(message(RUNNING, upto=4))
+            self.ctl.send(message(RESUMED))
+            self.serve_owners(owners, streams)
         if self.fake != "hang":
             self.ctl.send(message(RUNNING, upto=4, text=os.environ.get("THAW_FAKE_NOTE", "")))
             self.ctl.send(message(RESUMED if self.argv[1] == "restore" else READY))

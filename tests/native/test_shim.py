@@ -582,6 +582,55 @@ def test_checkpoint_waits_and_serving_goes_on_without_a_device(server: Server) -
     assert code(server.run("true")) == 0
 
 
+def test_live_checkpoint_waits_for_nobody(server: Server) -> None:
+    with server.start(["cat"], stdin=True) as running:
+        next(shim.frames(running))
+        with server.connect() as sock:
+            sock.sendall(shim.frame(shim.CHECKPOINT_LIVE))
+            assert next(shim.frames(sock)) == (shim.OK, b"")
+            with server.connect() as second:
+                second.sendall(shim.frame(shim.CHECKPOINT))
+                result = shim.collect(second)
+                assert result.error is not None and result.error[1] == errno.EBUSY
+        assert eventually(lambda: b"no /dev/thaw" in Path(server.log.name).read_bytes())
+        # Here no clone is made: the command has its stream as before.
+        running.sendall(shim.frame(shim.STDIN, b"still here") + shim.frame(shim.STDIN_EOF))
+        result = shim.collect(running)
+        assert result.stdout == b"still here" and code(result) == 0
+
+
+def test_detached_command_goes_on_without_its_stream(server: Server, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    script = f"echo lost; head -c 300000 /dev/zero; until [ -e {mark}.go ]; do sleep 0.01; done"
+    script += f"; readlink /proc/self/fd/0 /proc/self/fd/1 > {mark}.fds; echo > {mark}"
+    with server.start(["sh", "-c", script], detach=True) as sock:
+        kind, payload = next(shim.frames(sock))
+        assert kind == shim.STARTED
+        assert sock.recv(1) == b""
+    (pid,) = struct.unpack("<I", payload)
+    assert alive(pid) and not mark.exists()
+    Path(f"{mark}.go").touch()
+    assert eventually(mark.exists) and eventually(lambda: not alive(pid))
+    assert Path(f"{mark}.fds").read_text().split()[0] == "/dev/null"
+    assert eventually(lambda: not server.children())
+    # What it leaves behind ends with it, as ever.
+    child = tmp_path / "child"
+    script = f"sleep 1000 & echo $! > {child}"
+    with server.start(["sh", "-c", script], detach=True) as sock:
+        assert next(shim.frames(sock))[0] == shim.STARTED
+    assert eventually(lambda: child.exists() and child.read_text() != "")
+    assert eventually(lambda: not alive(int(child.read_text())))
+
+
+def test_detached_command_that_does_not_start(server: Server) -> None:
+    with server.start(["no-such-program"], detach=True) as sock:
+        result = shim.collect(sock)
+    assert result.error is not None and result.error[:2] == (EXEC, errno.ENOENT)
+    with server.start(["cat"], detach=True, stdin=True) as sock:
+        result = shim.collect(sock)
+    assert result.error is not None and result.error[:2] == (REQUEST, errno.EINVAL)
+
+
 def test_fifty_at_once(server: Server) -> None:
     socks = [server.start(["sh", "-c", f"read x; echo $x {i}; exit {i}"], stdin=True)
              for i in range(50)]  # fmt: skip
@@ -704,6 +753,18 @@ def test_poweroff_is_answered_first(tmp_path: Path) -> None:
     server = Server(tmp_path, None)
     with server.connect() as sock:
         sock.sendall(shim.frame(shim.POWEROFF))
+        assert next(shim.frames(sock)) == (shim.OK, b"")
+    assert server.proc.wait(timeout=WAIT_S) == 0
+
+
+def test_shutdown_is_answered_first(tmp_path: Path) -> None:
+    server = Server(tmp_path, None)
+    with server.connect() as sock:
+        sock.sendall(shim.frame(shim.SHUTDOWN))
+        result = shim.collect(sock)
+        assert result.error is not None and result.error[0] == REQUEST
+    with server.connect() as sock:
+        sock.sendall(shim.frame(shim.SHUTDOWN, struct.pack("<I", 1000)))
         assert next(shim.frames(sock)) == (shim.OK, b"")
     assert server.proc.wait(timeout=WAIT_S) == 0
 

@@ -57,6 +57,9 @@ static void header_lengths(void)
 	CHECK_EQ(get(64, SHIM_PING, 1, 0, host), 0);
 	CHECK_EQ(get(65, SHIM_PING, 1, 0, host), -EMSGSIZE);
 	CHECK_EQ(get(1, SHIM_CHECKPOINT, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(1, SHIM_CHECKPOINT_LIVE, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(0, SHIM_SHUTDOWN, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(4, SHIM_SHUTDOWN, 1, 0, host), 0);
 	CHECK_EQ(get(65536, SHIM_STDERR, 1, 0, guest), 0);
 	CHECK_EQ(get(65537, SHIM_STDERR, 1, 0, guest), -EMSGSIZE);
 	CHECK_EQ(get(12, SHIM_EXIT, 1, 0, guest), 0);
@@ -71,7 +74,7 @@ static void header_lengths(void)
 static void header_refusals(void)
 {
 	for (int type = 0; type < 256; type++) {
-		bool host = type >= SHIM_EXEC && type <= SHIM_POWEROFF;
+		bool host = type >= SHIM_EXEC && type <= SHIM_SHUTDOWN;
 		bool guest = type >= SHIM_STARTED && type <= SHIM_STDIN_CREDIT;
 
 		CHECK((get(0, (u8)type, 1, 0, FRAME_FROM_HOST) == -EPROTO) == !host);
@@ -173,7 +176,9 @@ static int parse_changed(size_t offset, u32 value)
 static void request_fields(void)
 {
 	CHECK_EQ(parse_changed(offsetof(struct shim_exec, flags), 0), 0);
-	CHECK_EQ(parse_changed(offsetof(struct shim_exec, flags), 2), -EINVAL);
+	CHECK_EQ(parse_changed(offsetof(struct shim_exec, flags), 2), 0);
+	CHECK_EQ(parse_changed(offsetof(struct shim_exec, flags), 3), -EINVAL);
+	CHECK_EQ(parse_changed(offsetof(struct shim_exec, flags), 4), -EINVAL);
 	CHECK_EQ(parse_changed(offsetof(struct shim_exec, argc), 0), -EINVAL);
 	CHECK_EQ(parse_changed(offsetof(struct shim_exec, argc), 65536), -E2BIG);
 	CHECK_EQ(parse_changed(offsetof(struct shim_exec, argc), UINT32_MAX), -E2BIG);

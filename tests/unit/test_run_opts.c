@@ -167,6 +167,10 @@ static void test_refused(void)
 	refused("d", "command is missing");
 	refused("d|--", "command is missing");
 	refused("d|--|", "empty string");
+	refused("-d|d|--", "command is missing");
+	refused("-d|d|-i", "--detach");
+	refused("-d|d|--json|f", "--detach");
+	refused("-d|d|--timeout|1s|--|x", "--detach");
 	refused("d|echo|hi", "put '--' before the command");
 	refused("d|--nope|--|x", "'--nope'");
 	refused("d|-z|--|x", "'-z'");

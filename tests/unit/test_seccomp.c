@@ -6,6 +6,7 @@
 #include <linux/userfaultfd.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -114,6 +115,12 @@ static void do_epoll(void)
 	epoll_wait(-1, &event, 1, 0);
 }
 
+static void do_mkdirat(void)
+{
+	(void)syscall(__NR_mkdirat, -1, "x", 0700);
+	(void)syscall(__NR_flock, -1, LOCK_EX);
+}
+
 static void do_renameat(void)
 {
 	syscall(SYS_renameat2, -1, "a", -1, "b", 0);
@@ -218,6 +225,8 @@ static void test_allowed(void)
 	CHECK(survives(VCPU, 0, do_kvm_run));
 	CHECK(survives(MAIN, SECCOMP_SNAPSHOT, do_kvm_get_lapic));
 	CHECK(survives(MAIN, SECCOMP_SNAPSHOT, do_renameat));
+	CHECK(survives(MAIN, SECCOMP_OWNERS, do_mkdirat));
+	CHECK(survives(MAIN, SECCOMP_OWNERS, do_unlink));
 	CHECK(survives(MAIN, SECCOMP_WAIT, do_kvm_set_clock));
 	CHECK(survives(MAIN, SECCOMP_VSOCK_PATH, do_socket));
 	CHECK(survives(VCPU, SECCOMP_VSOCK_PATH, do_socket));
@@ -251,6 +260,7 @@ static void test_killed(void)
 	CHECK(!survives(MAIN, 0, do_renameat));
 	CHECK(!survives(MAIN, SECCOMP_VSOCK_PATH, do_kvm_get_lapic));
 	CHECK(!survives(MAIN, all, do_kvm_set_clock));
+	CHECK(!survives(MAIN, all, do_mkdirat));
 	CHECK(!survives(VCPU, SECCOMP_WAIT, do_kvm_set_clock));
 	/* What belongs to the other thread. */
 	CHECK(!survives(MAIN, all, do_kvm_run));

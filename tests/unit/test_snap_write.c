@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots written to a folder and opened again: content, sparseness, generations, publishing.
 #include <errno.h>
+#include <sys/wait.h>
 
 #include "tests/unit/snap_write_rig.h"
+#include "vmm/seccomp.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/virtio/devices.h"
 
@@ -299,7 +301,65 @@ static void test_replaces_snapshots_only(void)
 	end(NULL);
 }
 
+/** In a child under the system call filter of a machine that takes requests. */
+static void write_confined(void)
+{
+	static const struct {
+		const char *name;
+		int want;
+	} cases[] = {
+		{"one", 0}, {"one", -EEXIST}, {"a/b", -EINVAL}, {".x", -EINVAL}, {"", -EINVAL}};
+	struct snap_write_opts opts = make_opts();
+	int fds[ARRAY_SIZE(cases)];
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(cases); i++)
+		fds[i] = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	opts.pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	opts.no_sync = true;
+	if (opts.pagemap_fd < 0 ||
+	    seccomp_apply_main(SECCOMP_SNAPSHOT | SECCOMP_OWNERS | SECCOMP_BUILD))
+		_exit(100);
+	for (unsigned int i = 0; i < ARRAY_SIZE(cases); i++) {
+		opts.path = cases[i].name;
+		opts.folder_fd = fds[i];
+		if (write_one(&opts, NULL, true) != cases[i].want)
+			_exit(1 + (int)i);
+	}
+	_exit(0);
+}
+
+static void test_confined(void)
+{
+	u8 *ram, page[4096];
+	struct snap snap;
+	int status;
+	pid_t pid;
+
+	begin();
+	ram = ram_new();
+	memset(ram + MIB, 7, 5 * MIB);
+	memset(ram + RAM_BYTES - 4096, 5, 4096);
+	capture_begin(&capture);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		write_confined();
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	capture_end(&capture);
+	CHECK_EQ(status, 0);
+	CHECK_LOGGED(&capture, "no name for a snapshot");
+	CHECK_EQ(count_entries(), 1);
+	CHECK_EQ(snap_load(&snap, target), 0);
+	CHECK_EQ(snap_verify(&snap), 0);
+	for (u64 gpa = 0; gpa < RAM_BYTES; gpa += 4096) {
+		CHECK_EQ(pread(snap.memory_fd, page, 4096, (off_t)gpa), 4096);
+		CHECK(!memcmp(page, ram + gpa, 4096));
+	}
+	snap_close(&snap);
+	end(ram);
+}
+
 TEST_MAIN({"content", test_content}, {"digest_of_holes", test_digest_of_holes},
 	  {"plain_io", test_plain_io}, {"second_generation", test_second_generation},
 	  {"disk_and_root", test_disk_and_root}, {"existing_target", test_existing_target},
-	  {"replaces_snapshots_only", test_replaces_snapshots_only})
+	  {"replaces_snapshots_only", test_replaces_snapshots_only}, {"confined", test_confined})

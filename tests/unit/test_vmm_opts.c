@@ -132,6 +132,10 @@ static void test_refusals(void)
 	       "n");
 	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--ctl-fd", "4");
 	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--vsock", "v");
+	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--ctl-listen", "c");
+	REFUSE("--ctl-listen and --snapshot", "restore", "d", "--ctl-listen", "c", "--snapshot",
+	       "s", "--name", "n");
+	REFUSE("--ctl-listen", "boot", "--ctl-listen", "c");
 	REFUSE("--zygote-fd goes", "restore", "d", "--zygote-fd", "3", "--wait", "--ctl-fd", "4");
 }
 

@@ -15,9 +15,10 @@ from pathlib import Path
 SHIM_PORT = 1024
 VERSION = 1
 EXEC, STDIN, STDIN_EOF, SIGNAL, CHECKPOINT, PING, POWEROFF = 1, 2, 3, 4, 5, 6, 7
+CHECKPOINT_LIVE, SHUTDOWN = 8, 9
 STARTED, STDOUT, STDERR, EXIT, ERROR, PONG, OK, STDIN_CREDIT = 64, 65, 66, 67, 68, 69, 70, 71
 STDIN_WINDOW = 256 << 10  # stdin bytes that may be under way without STDIN_CREDIT
-EXEC_STDIN = 1
+EXEC_STDIN, EXEC_DETACH = 1, 2
 EXIT_CODE, EXIT_SIGNAL = 0, 1
 
 
@@ -67,12 +68,13 @@ def exec_payload(
     gid: int = 0,
     stdin: bool = False,
     drain_ms: int = 0,
+    detach: bool = False,
 ) -> bytes:
     args = [a.encode() if isinstance(a, str) else a for a in argv]
     envs = [f"{k}={v}".encode() for k, v in (env or {}).items()]
     head = struct.pack(
         "<8I",
-        EXEC_STDIN if stdin else 0,
+        (EXEC_STDIN if stdin else 0) | (EXEC_DETACH if detach else 0),
         len(args),
         len(envs),
         1 if cwd is not None else 0,

@@ -45,6 +45,13 @@ cli_command_fn template_pack_main;    /* thaw template pack */
 cli_command_fn template_flatten_main; /* thaw template flatten */
 cli_command_fn pool_main;	      /* thaw pool */
 cli_command_fn doctor_main;	      /* thaw doctor */
+cli_command_fn exec_main;	      /* thaw exec */
+cli_command_fn fork_main;	      /* thaw fork */
+cli_command_fn pause_main;	      /* thaw pause */
+cli_command_fn resume_main;	      /* thaw resume */
+cli_command_fn ps_main;		      /* thaw ps */
+cli_command_fn stop_main;	      /* thaw stop */
+cli_command_fn rm_main;		      /* thaw rm */
 
 /** A row of a dispatch table; help is printed from it. */
 struct cli_command {

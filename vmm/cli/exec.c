@@ -56,6 +56,7 @@ struct exec {
 	const struct exec_io *io;
 	struct exec_result *result;
 	bool done;
+	bool detach;
 
 	/* To the guest. */
 	const u8 *tx; /* the chunk under way */
@@ -224,6 +225,8 @@ static void take_frame(struct exec *e, const struct shim_frame *frame, const u8 
 	case SHIM_STARTED:
 		e->result->pid = frame_get_u32(payload);
 		e->result->started_ns = clock_now_ns();
+		if (e->detach)
+			finish(e, EXEC_DETACHED, 0, NULL);
 		break;
 	case SHIM_STDIN_CREDIT:
 		take_credit(e, frame_get_u32(payload));
@@ -467,6 +470,7 @@ int exec_run(int stream, const struct exec_request *req, const struct exec_io *i
 	e->io = io;
 	e->result = result;
 	e->watching = io->watch_fd >= 0;
+	e->detach = req && req->detach;
 	e->stdin_open = io->stdin_fd >= 0 && (!req || req->with_stdin);
 	out_init(&e->out, io->stdout_fd, &result->stdout_bytes);
 	out_init(&e->err, io->stderr_fd, &result->stderr_bytes);

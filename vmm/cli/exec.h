@@ -24,6 +24,7 @@ struct exec_request {
 	u32 uid, gid;
 	u32 drain_ms;	 /* 0: 1000 */
 	bool with_stdin; /* false: the command's stdin is /dev/null */
+	bool detach;	 /* the command goes on without a stream and output; not @with_stdin */
 };
 
 /**
@@ -42,6 +43,7 @@ int __must_check exec_frame_build(const struct exec_request *req, u8 **out, size
 enum exec_kind {
 	EXEC_EXITED,	   /* value: exit code */
 	EXEC_SIGNALLED,	   /* value: signal number */
+	EXEC_DETACHED,	   /* the command runs: it was to be left alone from there on */
 	EXEC_SPAWN_ERROR,  /* the command did not start: stage, error, text (SHIM_ERROR) */
 	EXEC_PROTOCOL,	   /* the guest sent something malformed: text */
 	EXEC_LOST,	   /* the stream ended or failed without a last frame: error (or 0), text */
@@ -95,17 +97,21 @@ int __must_check exec_run(int stream, const struct exec_request *req, const stru
 			  struct exec_result *result);
 
 /**
- * exec_ping() / exec_checkpoint() / exec_poweroff() - one request, one answer.
+ * exec_ping() / exec_checkpoint() / exec_checkpoint_live() / exec_poweroff() / exec_shutdown() -
+ * one request, one answer.
  * @deadline_ns: CLOCK_MONOTONIC; 0: wait for ever.
  *
  * exec_checkpoint(): the checkpoint comes once the caller has closed @stream and the last exec has
- * ended; what became of it comes by CTL_SNAPSHOT.
+ * ended; what became of it comes by CTL_SNAPSHOT. exec_checkpoint_live() waits for no exec.
+ * exec_shutdown(): every process gets SIGTERM and @grace_ms to end first.
  *
  * Return: 0, -ETIMEDOUT, -EPROTO, -EPIPE (the stream ended), or the negative errno the shim refused
  * with. Logs nothing.
  */
 int __must_check exec_ping(int stream, u64 deadline_ns);
 int __must_check exec_checkpoint(int stream, u64 deadline_ns);
+int __must_check exec_checkpoint_live(int stream, u64 deadline_ns);
 int __must_check exec_poweroff(int stream, u64 deadline_ns);
+int __must_check exec_shutdown(int stream, u32 grace_ms, u64 deadline_ns);
 
 #endif

@@ -37,7 +37,8 @@ static u8 *put_strings(u8 *at, char *const *strings, u32 count)
 int exec_frame_build(const struct exec_request *req, u8 **out, size_t *len_bytes)
 {
 	struct shim_exec head = {
-		.flags = req->with_stdin ? SHIM_EXEC_STDIN : 0,
+		.flags = (req->with_stdin ? SHIM_EXEC_STDIN : 0) |
+			 (req->detach ? SHIM_EXEC_DETACH : 0),
 		.has_cwd = req->cwd != NULL,
 		.uid = req->uid,
 		.gid = req->gid,
@@ -53,6 +54,8 @@ int exec_frame_build(const struct exec_request *req, u8 **out, size_t *len_bytes
 	if (!head.argc || !req->argv[0][0] || (req->cwd && !req->cwd[0]))
 		return -EINVAL;
 	if (req->uid == UINT32_MAX || req->gid == UINT32_MAX)
+		return -EINVAL;
+	if (req->detach && req->with_stdin)
 		return -EINVAL;
 	for (u32 i = 0; i < head.envc; i++) {
 		const char *eq = strchr(req->env[i], '=');
@@ -134,17 +137,21 @@ static int read_answer(int stream, u8 *buf, size_t len_bytes, u64 deadline_ns)
 	return 0;
 }
 
-/* One question without payload, one answer of @want without payload. */
-static int ask(int stream, enum shim_frame_type type, enum shim_frame_type want, u64 deadline_ns)
+/* One question with @payload of 4 bytes or none (NULL), one answer of @want without payload. */
+static int ask(int stream, enum shim_frame_type type, const u32 *payload, enum shim_frame_type want,
+	       u64 deadline_ns)
 {
 	u8 buf[FRAME_HEADER_BYTES + sizeof(struct shim_error) + SHIM_TEXT_MAX_BYTES];
+	const size_t len_bytes = FRAME_HEADER_BYTES + (payload ? sizeof(*payload) : 0);
 	struct shim_frame frame;
 	u32 error;
 	int ret;
 
-	frame_put(buf, type, 0);
-	/* The first 8 bytes of a stream: they fit its buffer. */
-	if (send(stream, buf, FRAME_HEADER_BYTES, MSG_NOSIGNAL) != (ssize_t)FRAME_HEADER_BYTES)
+	frame_put(buf, type, payload ? sizeof(*payload) : 0);
+	if (payload)
+		frame_put_u32(buf + FRAME_HEADER_BYTES, *payload);
+	/* The first bytes of a stream: they fit its buffer. */
+	if (send(stream, buf, len_bytes, MSG_NOSIGNAL) != (ssize_t)len_bytes)
 		return errno == ECONNRESET ? -EPIPE : -errno;
 	ret = read_answer(stream, buf, FRAME_HEADER_BYTES, deadline_ns);
 	if (ret)
@@ -165,15 +172,25 @@ static int ask(int stream, enum shim_frame_type type, enum shim_frame_type want,
 
 int exec_ping(int stream, u64 deadline_ns)
 {
-	return ask(stream, SHIM_PING, SHIM_PONG, deadline_ns);
+	return ask(stream, SHIM_PING, NULL, SHIM_PONG, deadline_ns);
 }
 
 int exec_checkpoint(int stream, u64 deadline_ns)
 {
-	return ask(stream, SHIM_CHECKPOINT, SHIM_OK, deadline_ns);
+	return ask(stream, SHIM_CHECKPOINT, NULL, SHIM_OK, deadline_ns);
 }
 
 int exec_poweroff(int stream, u64 deadline_ns)
 {
-	return ask(stream, SHIM_POWEROFF, SHIM_OK, deadline_ns);
+	return ask(stream, SHIM_POWEROFF, NULL, SHIM_OK, deadline_ns);
+}
+
+int exec_checkpoint_live(int stream, u64 deadline_ns)
+{
+	return ask(stream, SHIM_CHECKPOINT_LIVE, NULL, SHIM_OK, deadline_ns);
+}
+
+int exec_shutdown(int stream, u32 grace_ms, u64 deadline_ns)
+{
+	return ask(stream, SHIM_SHUTDOWN, &grace_ms, SHIM_OK, deadline_ns);
 }

@@ -51,6 +51,14 @@ json_t *run_result_json(const struct run_result *result)
 			 exited ? json_null() : json_integer(result->signal));
 }
 
+json_t *start_clocks_json(const struct ctl_clocks *clocks)
+{
+	return json_pack("{s:o, s:o, s:o}", "c1",
+			 clock_json(clocks->first_ioctl_ns, clocks->state_set_ns), "c2",
+			 clock_json(clocks->start_ns, clocks->run_ns), "c3",
+			 clock_json(clocks->start_ns, clocks->resumed_ns));
+}
+
 /*
  * 17 significant digits would print 12.3 as 12.300000000000001. 15 are always exact for a decimal
  * number of that many digits, and no clock has more.

@@ -28,6 +28,11 @@ struct run_result {
  */
 json_t *run_result_json(const struct run_result *result);
 
+/** start_clocks_json() - c1, c2 and c3 of a start without a command. Return: a new reference or
+ * NULL.
+ */
+json_t *start_clocks_json(const struct ctl_clocks *clocks);
+
 /** json_write_file() - @value as @path: beside it first, then renamed, so that no reader sees half
  * of it. Return: 0 or -errno (logged). */
 int __must_check json_write_file(const char *path, const json_t *value);

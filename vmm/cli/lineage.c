@@ -11,6 +11,7 @@
 
 #include "vmm/cli/cli.h"
 #include "vmm/cli/optparse.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/snapshot/diff.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -126,6 +127,13 @@ int lineage_refuse(const struct state *state, const char *name, const char *what
 	if (!names.count) {
 		state_names_free(&names);
 		return 0;
+	}
+	if (sandbox_is_snap(names.names[0]) && sandbox_is_snap(names.names[names.count - 1])) {
+		log_err("template '%s' can't be %s: sandboxes that were forked or paused need it: "
+			"'thaw ps' lists them",
+			name, what);
+		state_names_free(&names);
+		return -EBUSY;
 	}
 	log_err("template '%s' can't be %s: %zu template%s only what differs from it: %s%s; "
 		"'thaw template flatten' makes %s whole",

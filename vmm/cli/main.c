@@ -24,6 +24,13 @@ static int version_main(struct cli *cli, int argc, char **argv)
 
 static const struct cli_command commands[] = {
 	{"run", "run a command in a sandbox restored from a template", run_main},
+	{"exec", "run a command in a sandbox that stays", exec_main},
+	{"ps", "list the sandboxes that stay", ps_main},
+	{"fork", "make clones of a sandbox that stays", fork_main},
+	{"pause", "write a sandbox to disk and end its machine", pause_main},
+	{"resume", "bring a paused sandbox back", resume_main},
+	{"stop", "end sandboxes, their processes first", stop_main},
+	{"rm", "remove sandboxes that are paused, or kill them", rm_main},
 	{"template", "build, list, inspect, verify and remove templates", template_main},
 	{"pool", "keep machines of a template ready to run", pool_main},
 	{"doctor", "what this machine has and lacks, with what to do", doctor_main},

@@ -145,11 +145,12 @@ static int check_complete(struct cursor *cur, bool dashes)
 	if (cur->result->npositional < command->positional_min)
 		return fail(cur, "%s is missing: usage: %s", command->positional_name,
 			    command->usage);
-	if (command->takes_command && (!dashes || cur->index == cur->argc))
+	if (command->takes_command && (!dashes || cur->index == cur->argc) &&
+	    (dashes || !command->command_optional))
 		return fail(cur, "the command is missing: usage: %s", command->usage);
 	if (!command->takes_command && cur->index < cur->argc)
 		return fail(cur, "unexpected argument '%.60s'", cur->argv[cur->index]);
-	if (command->takes_command && !cur->argv[cur->index][0])
+	if (command->takes_command && cur->index < cur->argc && !cur->argv[cur->index][0])
 		return fail(cur, "the command is an empty string: give a program behind '--'");
 	cur->result->command = cur->argv + cur->index;
 	cur->result->command_argc = cur->argc - cur->index;
@@ -295,6 +296,13 @@ int optparse_name(void *dest, const char *value, const char **why)
 	}
 	*(const char **)dest = value;
 	return 0;
+}
+
+int optparse_json(void *dest, const char *value, const char **why)
+{
+	*why = "expected json";
+	*(bool *)dest = true;
+	return strcmp(value, "json") != 0 ? -EINVAL : 0;
 }
 
 int optparse_hostname(void *dest, const char *value, const char **why)

@@ -42,6 +42,7 @@ struct optparse_command {
 	int positional_min, positional_max;
 	const char *positional_name; /* for the error text: "TEMPLATE" */
 	bool takes_command;	     /* a "--" and at least one word behind it */
+	bool command_optional;	     /* with @takes_command: or neither */
 };
 
 #define OPTPARSE_POSITIONAL_MAX 4
@@ -73,6 +74,7 @@ optparse_fn optparse_flag;     /* bool: set */
 optparse_fn optparse_string;   /* const char *: points into argv, not empty */
 optparse_fn optparse_duration; /* u64: nanoseconds, see parse_duration() */
 optparse_fn optparse_name;     /* const char *: a template name, see state_name_ok() */
+optparse_fn optparse_json;     /* bool: set by "json", the only other format there is */
 optparse_fn optparse_hostname; /* const char *: RFC 1123, at most 63 characters */
 optparse_fn optparse_vcpus;    /* u32: 1-8 */
 optparse_fn optparse_memory;   /* u64: bytes, 128 MiB-64 GiB, multiple of 2 MiB */

@@ -31,9 +31,10 @@
 
 #include "guest/module/thaw_uapi.h"
 #include "vmm/cli/cli.h"
-#include "vmm/cli/exec.h"
+#include "vmm/cli/exec_status.h"
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/kvmkind.h"
+#include "vmm/cli/run_detached.h"
 #include "vmm/cli/run_opts.h"
 #include "vmm/cli/run_pool.h"
 #include "vmm/cli/state.h"
@@ -76,25 +77,6 @@ static int lock_template(struct run *run)
 	return run->lock_fd;
 }
 
-/** The options of the restore that were given. Return: how many words. */
-static size_t add_restore_options(const struct run_opts *opts, const char **argv)
-{
-	const char *const given[][2] = {{"--populate", opts->populate},
-					{"--prefault", opts->prefault},
-					{"--huge", opts->huge},
-					{"--threads", opts->threads},
-					{"--fault-window", opts->fault_window}};
-	size_t n = 0;
-
-	for (size_t i = 0; i < ARRAY_SIZE(given); i++) {
-		if (!given[i][1])
-			continue;
-		argv[n++] = given[i][0];
-		argv[n++] = given[i][1];
-	}
-	return n;
-}
-
 static int start_vmm(struct run *run)
 {
 	struct vmmproc_opts vmm_opts = {.output_fd = -1, .log_fd = -1, .file_fd = run->request_fd};
@@ -117,7 +99,7 @@ static int start_vmm(struct run *run)
 	argv[n++] = scratch;
 	argv[n++] = "--ctl-fd";
 	argv[n++] = VMMPROC_CTL_TEXT;
-	n += add_restore_options(&run->opts, argv + n);
+	n += run_restore_words(&run->opts, argv + n);
 	if (run->opts.hostname) {
 		argv[n++] = "--hostname";
 		argv[n++] = run->opts.hostname;
@@ -133,28 +115,6 @@ static int start_vmm(struct run *run)
 	argv[n] = NULL;
 	vmm_opts.argv = argv;
 	return vmmproc_start(&run->vmm, &vmm_opts);
-}
-
-/**
- * Signals that are passed on to the command. One that the caller had ignored (nohup, a background
- * job of a script) stays ignored.
- */
-static int open_signals(struct run *run)
-{
-	static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-	struct sigaction action;
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (size_t i = 0; i < ARRAY_SIZE(passed); i++) {
-		if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-			sigaddset(&set, passed[i]);
-	}
-	/* A reader that has gone is told by EPIPE, and ends the command like SIGPIPE would. */
-	if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || sigprocmask(SIG_BLOCK, &set, NULL) < 0)
-		return -errno;
-	run->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return run->signal_fd < 0 ? -errno : 0;
 }
 
 static int watch_vmm(void *opaque)
@@ -262,11 +222,9 @@ static int run_command_in_guest(struct run *run)
 	struct exec_request request;
 	int ret;
 
-	ret = open_signals(run);
-	if (ret) {
-		log_err("signals: %s", strerror(-ret));
-		return ret;
-	}
+	run->signal_fd = exec_open_signals();
+	if (run->signal_fd < 0)
+		return run->signal_fd;
 	ret = open_stream(run);
 	if (ret)
 		return MIN(ret, 0);
@@ -302,58 +260,17 @@ static void explain_lost(struct run *run)
 	log_err("%s: the sandbox ended before the command did: %s", run->opts.template_name, why);
 }
 
-static int spawn_error_status(const struct run *run)
-{
-	const struct exec_result *result = &run->result;
-	const char *program = run->opts.argv[0];
-
-	switch (result->stage) {
-	case SHIM_STAGE_EXEC:
-		log_err("%s: %s", program, strerror(result->error));
-		return result->error == ENOENT || result->error == ENOTDIR ? CLI_RUN_NOT_FOUND
-									   : CLI_RUN_NOT_EXECUTABLE;
-	case SHIM_STAGE_CWD:
-		log_err("working directory %s in the guest: %s",
-			run->opts.cwd ? run->opts.cwd : "/", strerror(result->error));
-		return CLI_RUN_FAILED;
-	default:
-		log_err("the guest could not start the command: %s%s%s", strerror(result->error),
-			result->text[0] ? ": " : "", result->text);
-		return CLI_RUN_FAILED;
-	}
-}
-
 /** @signal: set when the command was ended by one. Return: exit status. */
 static int conclude(struct run *run, int *signal_number)
 {
-	const struct exec_result *result = &run->result;
+	struct exec_request request;
 
-	switch (result->kind) {
-	case EXEC_EXITED:
-		return (int)(result->value & 0xff);
-	case EXEC_SIGNALLED:
-		*signal_number = (int)(result->value & 0x7f);
-		return CLI_RUN_SIGNAL_BASE + *signal_number;
-	case EXEC_SPAWN_ERROR:
-		return spawn_error_status(run);
-	case EXEC_TIMEOUT:
-		log_err("time-out: the sandbox was killed");
-		return CLI_RUN_TIMEOUT;
-	case EXEC_OUTPUT_ERROR:
-		if (result->error == EPIPE)
-			return CLI_RUN_SIGNAL_BASE + SIGPIPE;
-		log_err("output of the command: %s", strerror(result->error));
-		return CLI_RUN_FAILED;
-	case EXEC_LOST:
+	if (run->result.kind == EXEC_LOST)
 		explain_lost(run);
-		return CLI_RUN_FAILED;
-	case EXEC_PROTOCOL:
-		log_err("the guest broke the exec protocol: %s", result->text);
-		return CLI_RUN_FAILED;
-	case EXEC_ABORTED:
-		return CLI_RUN_FAILED;
-	}
-	return CLI_RUN_FAILED;
+	else if (run->result.kind == EXEC_TIMEOUT)
+		log_err("time-out: the sandbox was killed");
+	fill_request(run, &request);
+	return exec_exit_status(&request, &run->result, signal_number);
 }
 
 static int write_json(const struct run *run, int status, int signal_number)
@@ -463,6 +380,10 @@ int run_main(struct cli *cli, int argc, char **argv)
 	status = parse_options(&run, argc, argv);
 	if (status >= 0)
 		goto out;
+	if (run.opts.detach) {
+		status = run_detached(&run.opts);
+		goto out;
+	}
 	run.strategy = snap_mem_find(run.opts.strategy)->name;
 	if (run.opts.timeout_ns)
 		run.deadline_ns = cli->start_ns + run.opts.timeout_ns;

@@ -142,6 +142,9 @@ static int parse_window(void *dest, const char *value, const char **why)
 #define FIELD(field) offsetof(struct run_opts, field)
 
 static const struct optparse_spec run_specs[] = {
+	{"detach", 'd', NULL, optparse_flag, FIELD(detach),
+	 "start a sandbox that stays, print its id, and run CMD (if\nthere is one) in it without waiting for it",
+	 NULL},
 	{"env", 'e', "NAME=VALUE", parse_env, FIELD(env),
 	 "set a variable of the command; NAME alone passes on this\nprocess's value; may be repeated",
 	 NULL},
@@ -186,12 +189,46 @@ const struct optparse_command run_command = {
 		"Exit status: the command's; 124 time-out, 125 thaw's own error, 126 not executable, "
 		"127 not\nfound, 128+n ended by signal n. SIGINT, SIGTERM, SIGHUP and SIGQUIT are "
 		"passed on to the command.\nThe environment is HOME, LANG=C.UTF-8, a default PATH and "
-		"what -e gives; nothing else is passed on.",
+		"what -e gives; nothing else is passed on.\n"
+		"With -d CMD may be left out, and 'thaw exec' runs commands in the sandbox.",
 	.specs = run_specs,
 	.nspecs = ARRAY_SIZE(run_specs),
 	.positional_min = 1,
 	.positional_max = 1,
 	.positional_name = "TEMPLATE",
+	.takes_command = true,
+	.command_optional = true,
+};
+
+static const struct optparse_spec exec_specs[] = {
+	{"detach", 'd', NULL, optparse_flag, FIELD(detach),
+	 "do not wait for CMD: it goes on with /dev/null for stdin,\nstdout and stderr", NULL},
+	{"env", 'e', "NAME=VALUE", parse_env, FIELD(env),
+	 "set a variable of the command; NAME alone passes on this\nprocess's value; may be repeated",
+	 NULL},
+	{"workdir", 'w', "DIR", parse_cwd, FIELD(cwd), "working directory in the guest (default /)",
+	 NULL},
+	{"user", 'u', "UID[:GID]", parse_user, FIELD(user),
+	 "numeric user and group in the guest (default 0:0;\nGID defaults to UID)", NULL},
+	{"interactive", 'i', NULL, optparse_flag, FIELD(with_stdin),
+	 "pass stdin on; without it the command's is /dev/null", NULL},
+	{"timeout", 0, "TIME", optparse_duration, FIELD(timeout_ns),
+	 "kill CMD after TIME (30, 1.5s, 250ms, 2m, 1h) and exit\nwith 124", NULL},
+};
+
+const struct optparse_command exec_command = {
+	.usage = "thaw exec ID [OPTION]... -- CMD [ARG]...",
+	.summary = "Run CMD in sandbox ID (or the start of its id) and pass its output through.",
+	.details =
+		"Exit status: the command's; 124 time-out, 125 thaw's own error, 126 not executable, "
+		"127 not\nfound, 128+n ended by signal n. SIGINT, SIGTERM, SIGHUP and SIGQUIT are "
+		"passed on to the command.\nWhen CMD ends, or this process does, everything that CMD "
+		"started ends; with -d only the former.",
+	.specs = exec_specs,
+	.nspecs = ARRAY_SIZE(exec_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "ID",
 	.takes_command = true,
 };
 
@@ -218,6 +255,46 @@ static int env_defaults(struct run_opts *opts)
 	return ret;
 }
 
+/** What -d can't be combined with, in words; NULL: nothing of that was given. */
+static const char *detach_conflict(const struct run_opts *opts)
+{
+	if (opts->with_stdin)
+		return "-i";
+	if (opts->json_path)
+		return "--json";
+	return opts->timeout_ns ? "--timeout" : NULL;
+}
+
+static int check_detach(const struct run_opts *opts, struct optparse_result *result)
+{
+	const char *conflict = opts->detach ? detach_conflict(opts) : NULL;
+
+	if (!opts->detach && !result->command_argc) {
+		snprintf(result->error, sizeof(result->error), "the command is missing: usage: %s",
+			 run_command.usage);
+		return -EINVAL;
+	}
+	if (!conflict)
+		return 0;
+	snprintf(result->error, sizeof(result->error), "option %s: can't be combined with --detach",
+		 conflict);
+	return -EINVAL;
+}
+
+int exec_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse_result *result)
+{
+	int ret;
+
+	*opts = (struct run_opts){0};
+	ret = optparse(&exec_command, opts, argc, argv, result);
+	if (ret || result->help)
+		return ret;
+	opts->template_name = result->positional[0];
+	opts->argv = result->command;
+	ret = check_detach(opts, result);
+	return ret ? ret : env_defaults(opts);
+}
+
 int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse_result *result)
 {
 	const char *why;
@@ -226,6 +303,9 @@ int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse
 	*opts = (struct run_opts){0};
 	ret = optparse(&run_command, opts, argc, argv, result);
 	if (ret || result->help)
+		return ret;
+	ret = check_detach(opts, result);
+	if (ret)
 		return ret;
 	if (optparse_name(&opts->template_name, result->positional[0], &why)) {
 		snprintf(result->error, sizeof(result->error),
@@ -250,4 +330,22 @@ void run_opts_free(struct run_opts *opts)
 		free(opts->env.vars[i]);
 	free(opts->env.vars);
 	opts->env = (struct run_env){0};
+}
+
+size_t run_restore_words(const struct run_opts *opts, const char **argv)
+{
+	const char *const given[][2] = {{"--populate", opts->populate},
+					{"--prefault", opts->prefault},
+					{"--huge", opts->huge},
+					{"--threads", opts->threads},
+					{"--fault-window", opts->fault_window}};
+	size_t n = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(given); i++) {
+		if (!given[i][1])
+			continue;
+		argv[n++] = given[i][0];
+		argv[n++] = given[i][1];
+	}
+	return n;
 }

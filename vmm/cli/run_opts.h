@@ -30,11 +30,12 @@ struct run_opts {
 	struct run_user user;
 	bool with_stdin;
 	bool no_pool;
+	bool detach; /* start a sandbox that stays; then @argv may be empty */
 	struct run_env env;
 	char **argv; /* NULL-terminated: the tail of main's argv */
 };
 
-extern const struct optparse_command run_command;
+extern const struct optparse_command run_command, exec_command;
 
 /**
  * run_opts_parse() - @argv without "thaw run". Fills @opts; run_opts_free() is due in every case.
@@ -44,6 +45,14 @@ extern const struct optparse_command run_command;
  */
 int __must_check run_opts_parse(struct run_opts *opts, int argc, char **argv,
 				struct optparse_result *result);
+
+/** exec_opts_parse() - the same for `thaw exec`: template_name is the sandbox's id. */
+int __must_check exec_opts_parse(struct run_opts *opts, int argc, char **argv,
+				 struct optparse_result *result);
+
+/** run_restore_words() - the options of the restore that were given, as words for thaw-vmm: at most
+ * 10 into @argv. Return: how many. */
+size_t run_restore_words(const struct run_opts *opts, const char **argv);
 void run_opts_free(struct run_opts *opts);
 
 #endif

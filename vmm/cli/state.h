@@ -7,6 +7,7 @@
  *   logs/NAME.log         what the last build of NAME said
  *   scratch/              unnamed files (O_TMPFILE) of running sandboxes; always looks empty
  *   pools/NAME.sock       where the pool of NAME hands out machines, while there is one
+ *   run/ID/               sandboxes that stay: see sandbox.h
  *
  * Locks are flock(2) on the template's own folder: shared while a sandbox runs from it, exclusive
  * to remove it. They end with the process that holds them, so a crash leaves none behind.

@@ -12,6 +12,7 @@
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/cli/state.h"
 #include "vmm/cli/sweep.h"
 #include "vmm/snapshot/seal.h"
@@ -190,7 +191,12 @@ static int list_all(const struct state *state, const struct state_names *names, 
 
 	for (size_t i = 0; i < names->count; i++) {
 		struct entry entry;
-		int one = entry_read(state, names->names[i], &entry);
+		int one;
+
+		/* They come and go with sandboxes: thaw ps lists those. */
+		if (sandbox_is_snap(names->names[i]))
+			continue;
+		one = entry_read(state, names->names[i], &entry);
 
 		if (one) {
 			/* Removed by another process since the folder was read: not an error of the
@@ -333,9 +339,14 @@ int template_inspect_main(struct cli *cli, int argc, char **argv)
 
 static int remove_one(const struct state *state, const char *name)
 {
-	int lock_fd = state_lock_template(state, name, true);
-	int ret;
+	int lock_fd, ret;
 
+	if (sandbox_is_snap(name)) {
+		log_err("template '%s' belongs to sandboxes, and goes with them: 'thaw ps' lists them",
+			name);
+		return -EINVAL;
+	}
+	lock_fd = state_lock_template(state, name, true);
 	if (lock_fd == -ENOENT)
 		log_err("no template '%s' in %s/templates", name, state->root);
 	else if (lock_fd == -EBUSY)

@@ -29,6 +29,7 @@
 #include "vmm/cli/hot_options.h"
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -122,6 +123,11 @@ static int check_name_free(struct build *build)
 	struct stat st;
 
 	state_path(&build->state, "templates", build->name, "", build->folder);
+	if (sandbox_is_snap(build->name)) {
+		log_err("template '%s': names like this are those of sandboxes' snapshots",
+			build->name);
+		return -EINVAL;
+	}
 	if (lstat(build->folder, &st) < 0)
 		return 0;
 	if (build->opts.replace)

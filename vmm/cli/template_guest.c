@@ -196,6 +196,7 @@ static int conclude_warm(struct build *build, const struct exec_result *result)
 		else
 			explain(build, "warm-up", -EPIPE);
 		return -EIO;
+	case EXEC_DETACHED:
 	case EXEC_PROTOCOL:
 	case EXEC_OUTPUT_ERROR:
 	case EXEC_ABORTED:

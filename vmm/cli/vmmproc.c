@@ -253,6 +253,8 @@ static void take_message(struct vmmproc *proc, const struct ctl_msg *msg, int *f
 {
 	if (msg->text[0] && msg->type != CTL_RUNNING)
 		memcpy(proc->text, msg->text, sizeof(proc->text));
+	if (msg->generation)
+		proc->generation = msg->generation;
 	switch (msg->type) {
 	case CTL_ACCEPT:
 		if (msg->port != SHIM_FIRST_PORT || proc->accepted || *fd < 0)
@@ -273,7 +275,17 @@ static void take_message(struct vmmproc *proc, const struct ctl_msg *msg, int *f
 	case CTL_READY:
 		proc->ready = true;
 		break;
+	case CTL_OWNED:
+		proc->owned = true;
+		proc->resumed = msg->port & CTL_OWNED_RESUMED;
+		proc->clocks = msg->clocks;
+		break;
+	case CTL_ARMED:
+		proc->armed = true;
+		proc->snapshot_error = msg->error;
+		break;
 	case CTL_SNAPSHOT:
+		proc->pause_us = msg->pause_us;
 		proc->snapshot_seen = true;
 		proc->snapshot_error = msg->error;
 		break;

@@ -35,6 +35,10 @@ struct vmmproc {
 	bool running, resumed, ready;
 	bool accepted; /* the guest has opened the stream of its first request */
 	int accept_fd; /* that stream, until vmmproc_take_stream() has it; -1: none */
+	bool owned;    /* it serves us (CTL_OWNED) */
+	bool armed;    /* a snapshot that was asked for is due, or refused: snapshot_error */
+	u32 pause_us;  /* of CTL_SNAPSHOT */
+	u64 generation;
 	bool snapshot_seen, exit_seen;
 	int snapshot_error; /* of CTL_SNAPSHOT */
 	u32 exit_reason;    /* enum ctl_exit_reason */
@@ -111,6 +115,24 @@ void vmmproc_show_log(const struct vmmproc *proc);
 /** vmmproc_reap() - once its channel has closed: wait for its end, so that its exit status is
  * known; after 5 s it is killed. */
 void vmmproc_reap(struct vmmproc *proc);
+
+/**
+ * vmmproc_own() - become the owner of one that listens at @ctl_path: the rest as if it were
+ * adopted.
+ * @deadline_ns: how long another owner is waited for.
+ *
+ * Return: 0; -ENOENT or -ECONNREFUSED: nobody listens; -EBUSY: another process controls it; or
+ * -errno. Logs nothing. vmmproc_release() or vmmproc_end() is due after success.
+ */
+int __must_check vmmproc_own(struct vmmproc *proc, const char *ctl_path, u64 deadline_ns);
+
+/** vmmproc_snapshot() - ask for a snapshot @name in @folder_fd, with enum ctl_snapshot_flags, and
+ * wait until it is armed. Return: 0 or -errno (@proc->text may tell more). */
+int __must_check vmmproc_snapshot(struct vmmproc *proc, int folder_fd, const char *name, u32 flags,
+				  u64 deadline_ns);
+
+/** vmmproc_release() - let go of one that lives on (--ctl-listen) and close everything. */
+void vmmproc_release(struct vmmproc *proc);
 
 /** vmmproc_end() - kill it if it still lives, reap it (an adopted one is its parent's, and not
  * waited for), close everything. Safe at any time, twice

@@ -84,6 +84,7 @@ static void thawdev_checkpoint(struct thawdev *dev)
 		dev->checkpoint_vcpu = vm->access_vcpu;
 		/* Before this vCPU can re-enter the guest, so that it stops right behind its write.
 		 */
+		vm->pause.begin_ns = clock_now_ns();
 		vm_pause_begin(vm);
 		vm_wake(vm);
 	}

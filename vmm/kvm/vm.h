@@ -39,7 +39,9 @@ struct vm_config {
 	u64 disk_bytes;
 	int console_fd;		/* -1: dropped; not owned */
 	bool serial;		/* transmit-only 8250 to console_fd, for boots that die early */
-	int ctl_fd;		/* -1: none; not owned */
+	int ctl_fd;		/* -1: none; not owned, but closed when an owner leaves */
+	int ctl_listen_fd;	/* 0: the VM ends with its owner. Else a SOCK_SEQPACKET listener:
+				   it goes on, and the next owner comes there; not owned */
 	int vsock_listen_fd;	/* -1: none. Firecracker-like: a client connects, sends "CONNECT
 				   port\n", gets "OK port\n" */
 	const char *vsock_path; /* guest-initiated streams connect to "<path>_<port>"; NULL: refused
@@ -49,6 +51,12 @@ struct vm_config {
 	int (*checkpoint)(struct vm *vm, void *opaque);
 	void *checkpoint_opaque;
 	bool checkpoint_exit; /* end the VM after a successful checkpoint */
+	/* CTL_SNAPSHOT_REQ: have @checkpoint write @msg->text in @folder_fd (owned), and set
+	 * checkpoint_exit. 0 or -errno. NULL: refused. snapshot_cancel(): its owner is gone. Both
+	 * get checkpoint_opaque. */
+	int (*snapshot_request)(struct vm *vm, void *opaque, const struct ctl_msg *msg,
+				int folder_fd);
+	void (*snapshot_cancel)(struct vm *vm, void *opaque);
 	/* NULL: run at once. Otherwise vm_run() tells CTL_WAITING and waits for CTL_START, and this
 	 * is called on the event loop right before the vCPUs run, under the system call filter.
 	 * @request_fd: -1 or the file that came along; not owned. 0 or -errno (logged): the VM
@@ -77,6 +85,7 @@ struct vm_pause {
 	bool requested;
 	bool exit; /* threads end instead of waiting */
 	unsigned int parked;
+	u64 begin_ns; /* when the guest asked for a checkpoint */
 	pthread_cond_t all_parked, go;
 };
 
@@ -112,7 +121,7 @@ struct vm {
 	struct ev ev;
 	pthread_mutex_t dev_lock;
 	struct vm_pause pause;
-	struct ev_handler ctl_handler, listen_handler, signal_handler, wake_handler;
+	struct ev_handler ctl_handler, owner_handler, listen_handler, signal_handler, wake_handler;
 	struct pager *pager; /* brings missing pages of RAM (snapshot/pager.h), or NULL; owned */
 	struct ev_handler pager_handler;
 	/* RAM's mapping is advised MADV_RANDOM, for this long after vm_run() began; 0: it is not.
@@ -127,6 +136,7 @@ struct vm {
 	int stop_error;
 	char stop_text[160];
 	struct ctl_clocks clocks;
+	u32 pause_us; /* of the last checkpoint */
 	u64 generation;
 	char start_note[80]; /* told in CTL_RUNNING: what was not done as asked ("copy+pread"), or
 				"" */

@@ -52,7 +52,7 @@ static void vm_ctl_connect(struct vm *vm, u32 port, int fd)
 		log_guest("vsock: connect to guest port %u: %s", port, strerror(-ret));
 }
 
-static void vm_on_ctl(struct ev_handler *handler, u32 events)
+void vm_on_ctl(struct ev_handler *handler, u32 events)
 {
 	struct vm *vm = container_of(handler, struct vm, ctl_handler);
 	struct ctl_msg msg;
@@ -65,15 +65,16 @@ static void vm_on_ctl(struct ev_handler *handler, u32 events)
 	if (ret == -EAGAIN)
 		return;
 	if (ret <= 0) {
-		/* No VM outlives its owner; a channel that brings nonsense is no owner. */
-		ev_del(&vm->ev, handler);
-		vm_request_stop(vm, VM_STOP_REQUESTED, ret,
-				ret ? "control channel failed" : "the owner is gone");
+		/* A channel that brings nonsense is no owner. */
+		vm_owner_gone(vm, ret);
 		return;
 	}
 	switch (msg.type) {
 	case CTL_CONNECT:
 		vm_ctl_connect(vm, msg.port, fd);
+		return;
+	case CTL_SNAPSHOT_REQ:
+		vm_owner_snapshot(vm, &msg, fd);
 		return;
 	case CTL_START:
 		vm_start_waiting(vm, now_ns, msg.text, fd);
@@ -196,6 +197,7 @@ int vm_ctl_attach(struct vm *vm)
 		vm->ctl_handler = (struct ev_handler){.fn = vm_on_ctl, .fd = vm->cfg.ctl_fd};
 		ret = ev_add(&vm->ev, &vm->ctl_handler, EPOLLIN);
 	}
+	ret = ret ?: vm_owner_attach(vm);
 	if (!ret && vm->cfg.vsock_listen_fd >= 0) {
 		vm->greeters = calloc(GREETERS_MAX, sizeof(*vm->greeters));
 		if (!vm->greeters)

@@ -26,6 +26,19 @@ int __must_check vm_ctl_attach(struct vm *vm);
 /** vm_ctl_detach() - forget them and close half-open clients. Safe if never attached. */
 void vm_ctl_detach(struct vm *vm);
 
+/** vm_on_ctl() - event handler of the control channel. */
+void vm_on_ctl(struct ev_handler *handler, u32 events);
+
+/** vm_owner_attach() - watch the listener for owners, if the VM has one. Return: 0 or -errno. */
+int __must_check vm_owner_attach(struct vm *vm);
+
+/** vm_owner_gone() - the control channel is closed, @error: 0 or why: the VM ends, or waits for its
+ * next owner. */
+void vm_owner_gone(struct vm *vm, int error);
+
+/** vm_owner_snapshot() - CTL_SNAPSHOT_REQ came with @fd, which is owned from now on. */
+void vm_owner_snapshot(struct vm *vm, const struct ctl_msg *msg, int fd);
+
 /** vm_listen_again() - a file may be free again (a client left, or the guest kicked, which no
  * stream ends without): clients that wait at the vsock listener for one have another try. */
 void vm_listen_again(struct vm *vm);

@@ -68,6 +68,7 @@ void vm_notify(struct vm *vm, enum ctl_type type, int error, const char *text)
 		.error = error,
 		.generation = vm->generation,
 		.clocks = vm->clocks,
+		.pause_us = type == CTL_SNAPSHOT ? vm->pause_us : 0,
 	};
 	int ret;
 
@@ -141,6 +142,14 @@ static void vm_forgive_pause(struct vm *vm)
 	}
 }
 
+static void vm_tell_snapshot(struct vm *vm, int error)
+{
+	u64 pause_us = (clock_now_ns() - vm->pause.begin_ns) / 1000;
+
+	vm->pause_us = (u32)MIN(pause_us, (u64)UINT32_MAX);
+	vm_notify(vm, CTL_SNAPSHOT, error, error ? strerror(-error) : "");
+}
+
 /** On the loop, dev_lock held. */
 static void vm_checkpoint(struct vm *vm)
 {
@@ -157,13 +166,16 @@ static void vm_checkpoint(struct vm *vm)
 		ret = vm->cfg.checkpoint(vm, vm->cfg.checkpoint_opaque);
 	vm->thawdev.checkpoint_pending = false;
 	vm->thawdev.status = (u32)-ret;
-	vm_notify(vm, CTL_SNAPSHOT, ret, ret ? strerror(-ret) : "");
 	if (!ret && vm->cfg.checkpoint_exit) {
+		vm_tell_snapshot(vm, 0);
 		vm_request_stop(vm, VM_STOP_SNAPSHOT, 0, "snapshot written");
 		return;
 	}
 	vm_forgive_pause(vm);
 	vm_pause_end(vm);
+	/* Nobody asked for it: a guest must not be able to flood its owner. */
+	if (ret != -EOPNOTSUPP)
+		vm_tell_snapshot(vm, ret);
 }
 
 static void vm_on_wake(struct ev_handler *handler, u32 events)
@@ -207,7 +219,8 @@ static int vm_watch_pager(struct vm *vm)
 {
 	if (!vm->pager)
 		return 0;
-	pager_tell(vm->pager, vm->cfg.ctl_fd);
+	/* The number of a channel that comes and goes must not be kept by another thread. */
+	pager_tell(vm->pager, !vm->cfg.ctl_listen_fd ? vm->cfg.ctl_fd : -1);
 	vm->pager_handler =
 		(struct ev_handler){.fn = vm_on_pager_failed, .fd = pager_failed_fd(vm->pager)};
 	return ev_add(&vm->ev, &vm->pager_handler, EPOLLIN);

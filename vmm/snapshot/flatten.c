@@ -23,7 +23,7 @@
 int snap_writer_hot_store(const struct snap_writer *writer,
 			  const u8 state_digest[SNAP_DIGEST_BYTES])
 {
-	const struct snap_hot *hot = writer->hot;
+	const struct snap_hot *hot = writer->opts.hot;
 	size_t len_bytes;
 	void *buf;
 	int fd, ret;
@@ -36,7 +36,7 @@ int snap_writer_hot_store(const struct snap_writer *writer,
 	fd = openat(writer->temp_fd, SNAP_FILE_HOT,
 		    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	ret = fd < 0 ? -errno : fd_write_full(fd, buf, len_bytes);
-	if (!ret && (fchmod(fd, 0400) < 0 || fsync(fd) < 0))
+	if (!ret && (fchmod(fd, 0400) < 0 || (!writer->opts.no_sync && fsync(fd) < 0)))
 		ret = -errno;
 	fd_close(&fd);
 	free(buf);
@@ -85,7 +85,7 @@ int snap_flatten(const struct snap *snap)
 	if (ret)
 		goto out_unmap;
 	writer->disk_source_fd = snap->disk_fd;
-	writer->hot = &hot;
+	writer->opts.hot = &hot;
 	ret = flatten(snap, writer, &content);
 	snap_write_abort(writer);
 out_unmap:

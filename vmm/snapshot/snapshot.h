@@ -17,6 +17,7 @@
 #include "vmm/util/types.h"
 
 struct snap_diff;
+struct snap_hot;
 struct vm;
 
 /** A checked view of a state buffer; pointers into the buffer. */
@@ -118,11 +119,20 @@ struct snap_write_opts {
 	bool replace;
 	const char *name;
 	const char *kernel;
-	const char *parent;	 /* or NULL */
-	const char *root_image;	 /* absolute path, or NULL; with @base: NULL takes the base's */
-	const struct snap *base; /* snapshot the VM was restored from, or NULL */
-	bool diff;		 /* keep only what differs from @base, which stands beside @path as
-				    @parent */
+	const char *parent;	    /* or NULL */
+	const char *root_image;	    /* absolute path, or NULL; with @base: NULL takes the base's */
+	const struct snap *base;    /* snapshot the VM was restored from, or NULL */
+	const struct snap_hot *hot; /* the snapshot's hot set, or NULL; not owned */
+	/*
+	 * For a process that is confined already (snap_write_prepare() after the system call
+	 * filter): >= 0: the folder that @path, a plain name, is to stand in; owned by the writer,
+	 * also on failure. Then there is no io_uring, and leftovers stay. 0: not given.
+	 */
+	int folder_fd;
+	int pagemap_fd; /* with @folder_fd: /proc/self/pagemap, or -1; not owned */
+	bool no_sync;	/* not to outlive this boot of the machine */
+	bool diff;	/* keep only what differs from @base, which stands beside @path as
+			   @parent */
 	/** Asked last before publishing, if not NULL; false: it is not published (-ECANCELED). */
 	bool (*wanted)(void *opaque);
 	void *opaque;

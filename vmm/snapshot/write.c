@@ -39,6 +39,10 @@ static int copy_opts(struct snap_write_opts *out, const struct snap_write_opts *
 	out->diff = in->diff;
 	out->wanted = in->wanted;
 	out->opaque = in->opaque;
+	out->hot = in->hot;
+	out->folder_fd = in->folder_fd;
+	out->pagemap_fd = in->pagemap_fd;
+	out->no_sync = in->no_sync;
 	out->path = strdup(in->path);
 	out->name = strdup(in->name);
 	out->kernel = strdup(in->kernel ? in->kernel : "unknown");
@@ -91,11 +95,16 @@ int snap_write_prepare(const struct snap_write_opts *opts, struct snap_writer **
 	struct snap_writer *writer = calloc(1, sizeof(*writer));
 	int ret;
 
-	if (!writer)
+	if (!writer) {
+		if (opts->folder_fd > 0)
+			close(opts->folder_fd);
 		return -ENOMEM;
+	}
 	writer->parent_fd = writer->temp_fd = writer->memory_fd = writer->disk_fd = -1;
 	writer->state_fd = writer->manifest_fd = writer->pagemap_fd = -1;
 	writer->diff_fd = writer->disk_source_fd = -1;
+	if (opts->folder_fd > 0)
+		writer->parent_fd = opts->folder_fd;
 	ret = copy_opts(&writer->opts, opts);
 	if (ret)
 		goto err;
@@ -108,15 +117,20 @@ int snap_write_prepare(const struct snap_write_opts *opts, struct snap_writer **
 	ret = digest_root(writer);
 	if (ret)
 		goto err;
-	ret = ring_init(&writer->ring, BULK_DEPTH, &writer->memory_fd, 1, RING_RESTRICT);
+	ret = ring_init(&writer->ring, BULK_DEPTH, &writer->memory_fd, 1,
+			opts->folder_fd > 0 ? RING_PLAIN : RING_RESTRICT);
 	if (ret)
 		goto err;
 	writer->ring_ready = true;
+	*out = writer;
+	if (opts->folder_fd > 0) {
+		writer->pagemap_fd = opts->pagemap_fd;
+		return 0;
+	}
 	writer->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (writer->pagemap_fd < 0)
 		log_warn("/proc/self/pagemap: %s; the snapshot will look at every page of memory",
 			 strerror(errno));
-	*out = writer;
 	return 0;
 err:
 	snap_write_abort(writer);
@@ -332,7 +346,8 @@ void snap_write_abort(struct snap_writer *writer)
 		return;
 	if (writer->ring_ready && !writer->ring.inflight)
 		ring_destroy(&writer->ring);
-	fd_close(&writer->pagemap_fd);
+	if (writer->opts.folder_fd <= 0)
+		fd_close(&writer->pagemap_fd);
 	snap_mem_unmap(&writer->content);
 	snap_writer_close(writer);
 	free((char *)writer->opts.path);

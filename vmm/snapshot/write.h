@@ -59,9 +59,8 @@ struct snap_writer {
 	u64 diff_pages;
 	char diff_digest[SNAP_DIGEST_HEX];
 	int disk_source_fd; /* the disk is that of this file, not of a device; not owned; or -1 */
-	const struct snap_hot *hot; /* hot set to keep, or NULL */
-	int pagemap_fd;		    /* -1: every page is looked at */
-	struct ring ring;	    /* over memory_fd */
+	int pagemap_fd;	    /* -1: every page is looked at */
+	struct ring ring;   /* over memory_fd */
 	bool ring_ready;
 	u64 root_bytes;
 	char root_digest[SNAP_DIGEST_HEX];

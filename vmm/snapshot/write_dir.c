@@ -210,6 +210,18 @@ out:
 	return ret;
 }
 
+/** check_name() - @name is that of a file in the folder that was given. Return: 0 or -EINVAL
+ * (logged). */
+static int check_name(struct snap_writer *writer, const char *name)
+{
+	writer->target = name;
+	if (*name && *name != '.' && !strchr(name, '/') &&
+	    strlen(name) + 40 <= sizeof(writer->temp))
+		return 0;
+	log_err("'%s': no name for a snapshot's folder", name);
+	return -EINVAL;
+}
+
 /** open_parent() - the folder that opts.path stands in, which is cut into folder and name here. */
 static int open_parent(struct snap_writer *writer)
 {
@@ -218,6 +230,8 @@ static int open_parent(struct snap_writer *writer)
 	char *slash;
 	int ret;
 
+	if (writer->opts.folder_fd > 0)
+		return check_name(writer, path);
 	while (len > 1 && path[len - 1] == '/')
 		path[--len] = '\0';
 	slash = strrchr(path, '/');
@@ -253,7 +267,8 @@ int snap_writer_open(struct snap_writer *writer)
 	ret = check_target(writer);
 	if (ret)
 		return ret;
-	remove_leftovers(writer);
+	if (writer->opts.folder_fd <= 0)
+		remove_leftovers(writer);
 	ret = make_temp(writer);
 	if (ret) {
 		log_err("%s: can't make a temporary folder beside it: %s", writer->opts.path,
@@ -263,12 +278,17 @@ int snap_writer_open(struct snap_writer *writer)
 	return make_parts(writer);
 }
 
+static int sync_fd(const struct snap_writer *writer, int fd)
+{
+	return writer->opts.no_sync ? 0 : fsync(fd);
+}
+
 /** finish_part() - read-only, on the disk, closed. */
 static int finish_part(const struct snap_writer *writer, const char *name, int *fd)
 {
 	int ret = 0;
 
-	if (fchmod(*fd, 0400) < 0 || fsync(*fd) < 0) {
+	if (fchmod(*fd, 0400) < 0 || sync_fd(writer, *fd) < 0) {
 		ret = -errno;
 		log_err("%s/%s: %s", writer->opts.path, name, strerror(-ret));
 	}
@@ -323,7 +343,7 @@ int snap_writer_publish(struct snap_writer *writer, bool has_disk)
 		ret = finish_part(writer, SNAP_FILE_STATE, &writer->state_fd);
 	if (ret)
 		return ret;
-	if (fchmod(writer->temp_fd, 0500) < 0 || fsync(writer->temp_fd) < 0) {
+	if (fchmod(writer->temp_fd, 0500) < 0 || sync_fd(writer, writer->temp_fd) < 0) {
 		ret = -errno;
 		log_err("%s: %s", writer->opts.path, strerror(-ret));
 		return ret;
@@ -344,7 +364,7 @@ int snap_writer_publish(struct snap_writer *writer, bool has_disk)
 		remove_old(writer);
 	/* From here on the temporary name is not ours any more. */
 	writer->temp[0] = '\0';
-	if (fsync(writer->parent_fd) < 0) {
+	if (sync_fd(writer, writer->parent_fd) < 0) {
 		ret = -errno;
 		log_err("%s: syncing the folder it stands in: %s", writer->opts.path,
 			strerror(-ret));

@@ -5,6 +5,9 @@
  *
  * The owner (thaw, later thawd) keeps one end, thaw-vmm gets the other by number. When the owner's
  * end closes, thaw-vmm ends: no VM outlives its owner unless the owner handed the channel on.
+ *
+ * With --ctl-listen it goes on instead, and serves whoever connects there next: one owner at a
+ * time, of the same user or root. The others wait in the listener's queue.
  */
 #ifndef THAW_UTIL_CTL_H
 #define THAW_UTIL_CTL_H
@@ -21,6 +24,10 @@ enum ctl_type {
 	CTL_START = 3,	 /* to a waiting VM, once: run. text: host name, or ""; fd: a file with the
 			    first request from its offset 0 on, or none */
 	CTL_FORK = 4, /* to a zygote: make a waiting VM; fd: its end of its own control channel */
+	CTL_SNAPSHOT_REQ = 5, /* to a VM with --ctl-listen: write a snapshot at the guest's next
+				 checkpoint call. fd: the folder it is to stand in; text: its name;
+				 port: enum ctl_snapshot_flags. Answered by CTL_ARMED; CTL_SNAPSHOT
+				 comes when it is written. Ends with the owner that asked */
 
 	/* VMM to owner */
 	/* fd: a Unix stream socket that a guest process opened to host port `port` */
@@ -31,8 +38,20 @@ enum ctl_type {
 	CTL_SNAPSHOT = 68, /* a snapshot was written (error 0) or failed (error, text) */
 	CTL_EXIT = 69,	   /* last message: reason, text */
 	CTL_WAITING = 70,  /* all is done but the start: CTL_START is due */
+	CTL_OWNED = 72,	   /* first message to an owner that came to the listener: it is served from
+			      now on. port: enum ctl_owned_flags */
+	CTL_ARMED = 73,	   /* a CTL_SNAPSHOT_REQ is taken (error 0) or refused (error, text) */
 	CTL_FORKED = 71,   /* of a zygote: fd is a pidfd of the new process, port its pid; or error.
 			      generation is the CTL_FORK's */
+};
+
+enum ctl_snapshot_flags {
+	CTL_SNAPSHOT_EXIT = 1u << 0, /* the VM ends when it is written, and it is synced; otherwise
+					the VM goes on */
+};
+
+enum ctl_owned_flags {
+	CTL_OWNED_RESUMED = 1u << 0, /* CTL_RESUMED was due before */
 };
 
 enum ctl_exit_reason {
@@ -56,9 +75,10 @@ struct ctl_msg {
 	u32 version; /* CTL_VERSION */
 	u32 type;    /* enum ctl_type */
 	u32 port;
-	u32 reason; /* enum ctl_exit_reason */
-	s32 error;  /* -errno or 0 */
-	u32 reserved;
+	u32 reason;   /* enum ctl_exit_reason */
+	s32 error;    /* -errno or 0 */
+	u32 pause_us; /* CTL_SNAPSHOT: from the guest's call until the vCPUs went on, or to the end
+		       */
 	u64 generation; /* CTL_RUNNING, CTL_RESUMED */
 	struct ctl_clocks clocks;
 	char text[192]; /* NUL-terminated */

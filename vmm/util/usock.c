@@ -7,6 +7,7 @@
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -66,7 +67,7 @@ static int replace_dead(const char *aside, const char *path)
 	return ret;
 }
 
-int usock_listen(const char *path, int backlog, mode_t mode)
+int usock_listen(const char *path, int type, int backlog, mode_t mode)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int fd, ret;
@@ -75,7 +76,7 @@ int usock_listen(const char *path, int backlog, mode_t mode)
 		       "the name beside the path must fit");
 	if (strlen(path) > USOCK_PATH_MAX)
 		return -ENAMETOOLONG;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s~%u", path, (unsigned int)getpid());
@@ -87,4 +88,35 @@ int usock_listen(const char *path, int backlog, mode_t mode)
 	if (ret)
 		fd_close(&fd);
 	return ret ?: fd;
+}
+
+int usock_connect(const char *path, int type)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int fd, ret;
+
+	if (strlen(path) >= sizeof(addr.sun_path))
+		return -ENAMETOOLONG;
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	/* A Unix socket connects at once or not at all. */
+	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		ret = -errno;
+		fd_close(&fd);
+		return ret;
+	}
+	return fd;
+}
+
+bool usock_peer_ok(int fd)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+		return false;
+	/* getauxval: no system call, which a confined process may not have. */
+	return peer.uid == 0 || peer.uid == getauxval(AT_EUID);
 }

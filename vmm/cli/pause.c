@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// `thaw pause` and `thaw resume`: a sandbox on disk, and back.
+//
+// A pause is a snapshot that the machine ends with; a resume restores it under the same id. Both
+// are announced in the state before anything happens, so that a command that is killed in between
+// loses nothing: see sandbox_sweep.c.
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "vmm/cli/cli.h"
+#include "vmm/cli/json_out.h"
+#include "vmm/cli/optparse.h"
+#include "vmm/cli/sandbox.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+#define PAUSE_END_MS 30000
+
+struct pause_opts {
+	const char *strategy;
+	bool json;
+};
+
+#define FIELD(field) offsetof(struct pause_opts, field)
+
+static const struct optparse_spec pause_specs[] = {
+	{"output", 'o', "json", optparse_json, FIELD(json), "the result as JSON", NULL},
+};
+
+static const struct optparse_spec resume_specs[] = {
+	{"strategy", 0, "NAME", optparse_string, FIELD(strategy), "how guest memory comes back",
+	 NULL},
+	{"output", 'o', "json", optparse_json, FIELD(json), "the result as JSON", NULL},
+};
+
+static const struct optparse_command pause_command = {
+	.usage = "thaw pause ID [OPTION]...",
+	.summary = "Write sandbox ID to disk and end its machine, until 'thaw resume'.",
+	.details =
+		"Processes, memory and files are kept, also over a reboot of this machine. Streams "
+		"to and from the\nguest end: what a command prints after that is dropped.",
+	.specs = pause_specs,
+	.nspecs = ARRAY_SIZE(pause_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "ID",
+};
+
+static const struct optparse_command resume_command = {
+	.usage = "thaw resume ID [OPTION]...",
+	.summary = "Bring paused sandbox ID back, as it was.",
+	.details =
+		"Id and host name are the same. Generation and entropy are new, real time is right "
+		"and monotonic time\ngoes on, as after any restore.",
+	.specs = resume_specs,
+	.nspecs = ARRAY_SIZE(resume_specs),
+	.positional_min = 1,
+	.positional_max = 1,
+	.positional_name = "ID",
+};
+
+/** Its channel is closed, but files and locks go with the process. */
+static int wait_end(const struct vmmproc *vmm)
+{
+	struct pollfd pfd = {.fd = vmm->pid_fd, .events = POLLIN};
+	int n;
+
+	do {
+		n = poll(&pfd, 1, PAUSE_END_MS);
+	} while (n < 0 && errno == EINTR);
+	return n == 1 ? 0 : -ETIMEDOUT;
+}
+
+/** Return: 0 or -errno (logged); the state stands as announced then, if the machine has ended. */
+static int pause_machine(const struct state *state, struct sandbox *sb, struct vmmproc *vmm)
+{
+	int ret;
+
+	sb->state = SANDBOX_PAUSING;
+	ret = sandbox_save(state, sb);
+	if (ret)
+		return ret;
+	ret = sandbox_snapshot(state, sb, vmm, true, sb->next);
+	if (ret)
+		return ret;
+	ret = wait_end(vmm);
+	if (ret) {
+		log_err("sandbox %s: is written, but its thaw-vmm (pid %d) does not end", sb->id,
+			(int)vmm->pid);
+		return ret;
+	}
+	sb->state = SANDBOX_PAUSED;
+	memcpy(sb->snapshot, sb->next, sizeof(sb->snapshot));
+	sb->next[0] = '\0';
+	return sandbox_save(state, sb);
+}
+
+static int print_pause(const struct state *state, const struct sandbox *sb, u32 pause_us, bool json)
+{
+	char folder[PATH_MAX];
+	u64 bytes = 0;
+	json_t *object;
+	int ret;
+
+	state_path(state, "templates", sb->snapshot, "", folder);
+	ret = state_disk_usage(folder, &bytes);
+	if (ret) {
+		log_err("%s: %s", folder, strerror(-ret));
+		return ret;
+	}
+	if (!json)
+		return printf("%s\n", sb->id) < 0 ? -EIO : 0;
+	object = json_pack("{s:s, s:s, s:f, s:I}", "id", sb->id, "snapshot", sb->snapshot,
+			   "write_ms", (double)pause_us / 1000.0, "disk_usage_bytes",
+			   (json_int_t)bytes);
+	ret = object ? json_print(object) : -ENOMEM;
+	json_decref(object);
+	return ret;
+}
+
+static int pause_sandbox(const struct state *state, const char *prefix, bool json)
+{
+	struct sandbox sb;
+	struct vmmproc vmm;
+	int ret;
+
+	ret = sandbox_find_locked(state, prefix, &sb);
+	if (!ret)
+		ret = sandbox_want_running(&sb, "pause");
+	if (!ret)
+		ret = sandbox_snap_name(sb.next);
+	if (!ret)
+		ret = sandbox_own(state, &sb, &vmm);
+	if (!ret) {
+		ret = pause_machine(state, &sb, &vmm);
+		if (!ret)
+			ret = print_pause(state, &sb, vmm.pause_us, json);
+		vmmproc_release(&vmm);
+	}
+	sandbox_unlock(&sb);
+	return ret;
+}
+
+static int resume_machine(const struct state *state, struct sandbox *sb, const char *strategy,
+			  struct vmmproc *vmm)
+{
+	const struct sandbox_opts opts = {.strategy = strategy};
+	char why[320] = "";
+	int ret;
+
+	sb->state = SANDBOX_RESUMING;
+	ret = sandbox_save(state, sb);
+	if (!ret)
+		ret = sandbox_start(state, sb, &opts, vmm);
+	if (!ret) {
+		ret = sandbox_wait_resumed(state, sb, vmm, why, sizeof(why));
+		if (ret)
+			log_err("sandbox %s: can't be resumed, and stays paused: %s", sb->id, why);
+	}
+	sb->state = ret ? SANDBOX_PAUSED : SANDBOX_RUNNING;
+	if (ret)
+		vmmproc_end(vmm);
+	if (sandbox_save(state, sb))
+		ret = ret ? ret : -EIO;
+	return ret;
+}
+
+static int print_resume(const struct sandbox *sb, const struct vmmproc *vmm, bool json)
+{
+	json_t *object;
+	int ret;
+
+	if (!json)
+		return printf("%s\n", sb->id) < 0 ? -EIO : 0;
+	object =
+		json_pack("{s:s, s:o}", "id", sb->id, "clocks_ms", start_clocks_json(&vmm->clocks));
+	ret = object ? json_print(object) : -ENOMEM;
+	json_decref(object);
+	return ret;
+}
+
+static int want_paused(const struct sandbox *sb)
+{
+	if (!sb->pid && sb->state == SANDBOX_PAUSED)
+		return 0;
+	if (sb->state == SANDBOX_DEAD)
+		log_err("resume: sandbox %s has ended, and was not paused", sb->id);
+	else
+		log_err("resume: sandbox %s is not paused: it is %s", sb->id,
+			sandbox_state_name(sb->state));
+	return -EINVAL;
+}
+
+static int resume_sandbox(const struct state *state, const char *prefix,
+			  const struct pause_opts *opts)
+{
+	struct vmmproc vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1};
+	struct sandbox sb;
+	int ret;
+
+	ret = sandbox_find_locked(state, prefix, &sb);
+	if (!ret)
+		ret = want_paused(&sb);
+	if (!ret) {
+		ret = resume_machine(state, &sb, opts->strategy, &vmm);
+		if (!ret)
+			ret = print_resume(&sb, &vmm, opts->json);
+		vmmproc_release(&vmm);
+	}
+	sandbox_unlock(&sb);
+	return ret;
+}
+
+static int pause_or_resume(const struct optparse_command *command, int argc, char **argv)
+{
+	struct pause_opts opts = {0};
+	struct optparse_result result;
+	struct state state;
+	int status, all_fd, ret;
+
+	status = cli_parse(command, &opts, argc, argv, &result, CLI_USAGE);
+	if (status >= 0)
+		return status;
+	if (optparse_check_strategy(opts.strategy, &result)) {
+		log_err("%s", result.error);
+		return CLI_USAGE;
+	}
+	if (state_init(&state))
+		return CLI_FAILED;
+	/* A pause whose command was killed is finished first. */
+	if (command == &resume_command)
+		sandbox_sweep(&state);
+	all_fd = sandbox_lock_all(&state, false);
+	if (all_fd < 0)
+		return CLI_FAILED;
+	if (command == &pause_command)
+		ret = pause_sandbox(&state, result.positional[0], opts.json);
+	else
+		ret = resume_sandbox(&state, result.positional[0], &opts);
+	fd_close(&all_fd);
+	/* A pause may have been the end of what the sandbox ran from before. */
+	sandbox_sweep(&state);
+	return ret || cli_flush() ? CLI_FAILED : CLI_OK;
+}
+
+int pause_main(struct cli *cli, int argc, char **argv)
+{
+	(void)cli;
+	return pause_or_resume(&pause_command, argc, argv);
+}
+
+int resume_main(struct cli *cli, int argc, char **argv)
+{
+	(void)cli;
+	return pause_or_resume(&resume_command, argc, argv);
+}

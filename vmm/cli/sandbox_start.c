@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sandboxes that stay: their machines, started, controlled, snapshotted.
+//
+// The machine is started as the child of this process, which is its first owner. It listens for
+// others from the beginning, so that it goes on when this process has ended. Until the guest runs
+// it is ended with everything else that failed: a sandbox that is told of is one that runs.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "vmm/cli/exec.h"
+#include "vmm/cli/sandbox.h"
+#include "vmm/snapshot/mem.h"
+#include "vmm/util/log.h"
+#include "vmm/util/usock.h"
+#include "vmm/util/util.h"
+
+#define START_NS      120000000000ull
+#define OWN_NS	      5000000000ull
+#define CONNECT_NS    60000000000ull
+#define CHECKPOINT_NS 300000000000ull
+#define LAST_WORDS_MS 5000
+
+struct start_words {
+	const char *argv[40];
+	char folder[PATH_MAX], scratch[PATH_MAX], ctl[PATH_MAX], vsock[PATH_MAX];
+};
+
+static void make_words(const struct state *state, const struct sandbox *sb,
+		       const struct sandbox_opts *opts, struct start_words *words)
+{
+	const char *const *more = opts->words;
+	size_t n = 0;
+
+	state_path(state, "templates", sb->snapshot, "", words->folder);
+	state_path(state, "scratch", NULL, NULL, words->scratch);
+	sandbox_path(state, sb->id, "ctl", words->ctl);
+	sandbox_path(state, sb->id, "vsock", words->vsock);
+	words->argv[n++] = "thaw-vmm";
+	words->argv[n++] = "restore";
+	words->argv[n++] = words->folder;
+	words->argv[n++] = "--strategy";
+	words->argv[n++] = snap_mem_find(opts->strategy)->name;
+	words->argv[n++] = "--disk-dir";
+	words->argv[n++] = words->scratch;
+	words->argv[n++] = "--ctl-fd";
+	words->argv[n++] = VMMPROC_CTL_TEXT;
+	words->argv[n++] = "--ctl-listen";
+	words->argv[n++] = words->ctl;
+	words->argv[n++] = "--vsock";
+	words->argv[n++] = words->vsock;
+	words->argv[n++] = "--hostname";
+	words->argv[n++] = sb->hostname;
+	if (opts->console_path) {
+		words->argv[n++] = "--console";
+		words->argv[n++] = opts->console_path;
+	}
+	while (more && *more) {
+		BUG_ON(n + 1 >= ARRAY_SIZE(words->argv));
+		words->argv[n++] = *more++;
+	}
+	words->argv[n] = NULL;
+}
+
+int sandbox_start(const struct state *state, struct sandbox *sb, const struct sandbox_opts *opts,
+		  struct vmmproc *vmm)
+{
+	struct vmmproc_opts vmm_opts = {.output_fd = -1, .log_fd = -1, .file_fd = -1};
+	struct start_words words;
+	char path[PATH_MAX];
+	int ret;
+
+	ret = state_make_scratch(state);
+	if (ret)
+		return ret;
+	make_words(state, sb, opts, &words);
+	/* Of a machine that was killed; listeners leave what is there alone. */
+	(void)unlink(words.ctl);
+	(void)unlink(words.vsock);
+	sandbox_path(state, sb->id, "log", path);
+	vmm_opts.log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (vmm_opts.log_fd < 0) {
+		ret = -errno;
+		log_err("%s: %s", path, strerror(-ret));
+		return ret;
+	}
+	vmm_opts.argv = words.argv;
+	ret = vmmproc_start(vmm, &vmm_opts);
+	fd_close(&vmm_opts.log_fd);
+	return ret ? ret : sandbox_save_pid(state, sb, vmm->pid);
+}
+
+/** The last line of its log says what went wrong. */
+static void last_words(const struct state *state, const struct sandbox *sb, char *out,
+		       size_t len_bytes)
+{
+	char path[PATH_MAX], buf[1024], *line;
+	off_t end;
+	ssize_t n;
+	int fd;
+
+	sandbox_path(state, sb->id, "log", path);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+	n = fd < 0 ? -1
+		   : pread(fd, buf, sizeof(buf) - 1,
+			   end > (off_t)sizeof(buf) ? end - (off_t)sizeof(buf) + 1 : 0);
+	fd_close(&fd);
+	while (n > 0 && buf[n - 1] == '\n')
+		n--;
+	if (n <= 0)
+		return;
+	buf[n] = '\0';
+	line = strrchr(buf, '\n');
+	snprintf(out, len_bytes, "%s", line ? line + 1 : buf);
+}
+
+int sandbox_wait_resumed(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
+			 char *why, size_t why_bytes)
+{
+	int ret;
+
+	ret = vmmproc_wait(vmm, &vmm->resumed, clock_now_ns() + START_NS, -1, NULL, NULL);
+	if (!ret)
+		return 0;
+	if (ret == -ETIMEDOUT) {
+		snprintf(why, why_bytes, "the guest did not come back from its checkpoint call");
+		return ret;
+	}
+	if (!vmm->exit_seen)
+		vmmproc_reap(vmm);
+	vmmproc_why(vmm, why, why_bytes);
+	last_words(state, sb, why, why_bytes);
+	return ret;
+}
+
+int sandbox_own(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm)
+{
+	char path[PATH_MAX];
+	int ret;
+
+	sandbox_path(state, sb->id, "ctl", path);
+	ret = vmmproc_own(vmm, path, clock_now_ns() + OWN_NS);
+	if (ret == -EBUSY)
+		log_err("sandbox %s: another process controls it", sb->id);
+	else if (ret)
+		log_err("%s: %s", path, strerror(-ret));
+	return ret;
+}
+
+/** read_line() - byte by byte: what follows is the shim's. Return: 0, -EPIPE, -ETIMEDOUT or -errno.
+ */
+static int read_line(int fd, char *line, size_t max)
+{
+	const u64 deadline_ns = clock_now_ns() + CONNECT_NS;
+	size_t used = 0;
+
+	while (used + 1 < max) {
+		struct pollfd pfd = {.fd = fd, .events = POLLIN};
+		u64 now_ns = clock_now_ns();
+		ssize_t n = recv(fd, line + used, 1, MSG_DONTWAIT);
+
+		if (n == 0)
+			return -EPIPE;
+		if (n == 1 && line[used++] == '\n') {
+			line[used] = '\0';
+			return 0;
+		}
+		if (n == 1)
+			continue;
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+		if (now_ns >= deadline_ns)
+			return -ETIMEDOUT;
+		if (poll(&pfd, 1, (int)((deadline_ns - now_ns) / 1000000 + 1)) < 0 &&
+		    errno != EINTR)
+			return -errno;
+	}
+	return -EPROTO;
+}
+
+int sandbox_stream(const struct state *state, const struct sandbox *sb)
+{
+	char path[PATH_MAX], line[40];
+	int fd, n, ret;
+
+	sandbox_path(state, sb->id, "vsock", path);
+	fd = usock_connect(path, SOCK_STREAM);
+	if (fd < 0) {
+		log_err("%s: %s", path, strerror(-fd));
+		return fd;
+	}
+	n = snprintf(line, sizeof(line), "CONNECT %u\n", SHIM_PORT);
+	ret = send(fd, line, (size_t)n, MSG_NOSIGNAL) == n ? 0 : -EPIPE;
+	if (!ret)
+		ret = read_line(fd, line, sizeof(line));
+	if (!ret && strncmp(line, "OK ", 3) != 0)
+		ret = -EPROTO;
+	if (!ret)
+		return fd;
+	log_err("sandbox %s: the guest takes no stream: %s", sb->id, strerror(-ret));
+	fd_close(&fd);
+	return ret;
+}
+
+static void channel_ended(struct vmmproc *vmm, char *why, size_t why_bytes)
+{
+	struct pollfd pfd = {.fd = vmm->pid_fd, .events = POLLIN};
+
+	/* Its process follows its channel, and only then is the sandbox seen to have ended. */
+	if (vmm->exit_seen)
+		vmmproc_why(vmm, why, why_bytes);
+	else
+		snprintf(why, why_bytes, "%s",
+			 poll(&pfd, 1, LAST_WORDS_MS) == 1 ? "its thaw-vmm has ended"
+							   : "its thaw-vmm has closed the channel");
+}
+
+/** Say why the snapshot is not there. Return: @ret. */
+static int snapshot_failed(const struct sandbox *sb, struct vmmproc *vmm, int ret)
+{
+	char why[320] = "";
+
+	if (ret == -ETIMEDOUT)
+		snprintf(why, sizeof(why), "the guest does not make its checkpoint call");
+	else if (ret == -EPIPE)
+		channel_ended(vmm, why, sizeof(why));
+	else
+		snprintf(why, sizeof(why), "%s", vmm->text[0] ? vmm->text : strerror(-ret));
+	log_err("sandbox %s: snapshot: %s; more may stand in run/%s/log of the state folder",
+		sb->id, why, sb->id);
+	return ret;
+}
+
+int sandbox_snapshot(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
+		     bool ends, const char name[STATE_NAME_MAX + 1])
+{
+	const u64 deadline_ns = clock_now_ns() + CHECKPOINT_NS;
+	char path[PATH_MAX];
+	int folder_fd, fd, ret;
+
+	state_path(state, "templates", NULL, NULL, path);
+	folder_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder_fd < 0) {
+		ret = -errno;
+		log_err("%s: %s", path, strerror(-ret));
+		return ret;
+	}
+	ret = vmmproc_snapshot(vmm, folder_fd, name, ends ? CTL_SNAPSHOT_EXIT : 0, deadline_ns);
+	fd_close(&folder_fd);
+	if (ret)
+		return snapshot_failed(sb, vmm, ret);
+	fd = vmmproc_connect(vmm, SHIM_PORT);
+	ret = fd < 0 ? fd : exec_checkpoint_live(fd, deadline_ns);
+	/* The shim makes the call when this stream has ended. */
+	fd_close(&fd);
+	if (ret == -EPROTO)
+		log_err("sandbox %s: its template was built by an older thaw, whose guest can't be forked or paused: build the template again",
+			sb->id);
+	if (!ret)
+		ret = vmmproc_wait(vmm, &vmm->snapshot_seen, deadline_ns, -1, NULL, NULL);
+	if (!ret)
+		ret = vmm->snapshot_error;
+	return ret ? snapshot_failed(sb, vmm, ret) : 0;
+}
