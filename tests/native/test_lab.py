@@ -265,6 +265,9 @@ class FakeArm(Arm):
     def warm(self) -> None:
         self.calls.append("warm")
 
+    def release(self) -> None:
+        self.calls.append("release")
+
     def teardown(self) -> None:
         self.calls.append("teardown")
 
@@ -327,6 +330,8 @@ def test_hot_arms_are_warmed_after_a_drop(tmp_path: Path) -> None:
     # Before each of the two blocks: the warm-ups of the cold arm dropped it, too.
     assert hot.calls.count("warm") == 2
     assert hot.calls.count("sample") == 2 * BLOCK_ROUNDS + 2
+    # And before each block of cold ones it lets go of what it holds.
+    assert hot.calls.count("release") == 2
     assert [one.warmups for one in rows] == [2, 2]
     assert len(rows[0].samples) == 2 * BLOCK_ROUNDS
 

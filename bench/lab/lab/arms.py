@@ -5,6 +5,7 @@ Life of an arm, called by runner.py:
 
     setup()                 once; NotRun, or any error, leaves its cell empty with the reason
     warm()                  before a row of hot samples, when others have dropped the page cache
+    release()               before a row of cold samples
     prepare(), sample()     for each warm-up and sample; only sample() holds the clocks
     settle()                after each sample: what must not fall into another arm's sample
     teardown()              once, also after a failure of setup()
@@ -109,6 +110,10 @@ class Arm:
 
     def settle(self) -> None:
         """Back to what other arms may find; outside the clocks."""
+
+    def release(self) -> None:
+        """Before a row of cold samples: let go of what maps files, since a page that is mapped is
+        not dropped. prepare() makes it again."""
 
     def overhead_ms(self) -> float:
         """Processor time so far of children that only the lab needs: none of a sample's."""

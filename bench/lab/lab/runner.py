@@ -9,7 +9,9 @@ seed; an arm with fewer samples than others has its rounds spread over the whole
 
 Cold samples drop the page cache, and a hot sample after one would be cold, too. Rounds therefore
 come in blocks: a few rounds of the hot arms, then as many of the cold ones. Before a block of hot
-ones that comes after a drop every arm of it is warmed, outside the clocks (Arm.warm()).
+ones that comes after a drop every arm of it is warmed, outside the clocks (Arm.warm()). Before a
+block of cold ones every arm lets go of what it holds (Arm.release()): a page that some process maps
+is not dropped, and a start that finds it is not cold.
 
 A sample that fails is counted and the run goes on. An arm that fails GIVE_UP times in a row is
 given up: its n is what was tried.
@@ -182,6 +184,9 @@ class Runner:
                         if self.in_a_row[name] < GIVE_UP:
                             self._quietly(self.arms[name], self.arms[name].warm)
                     drops = self.ctx.cache_drops
+                if block[0] in cold:
+                    for name in ready:
+                        self._quietly(self.arms[name], self.arms[name].release)
                 for name in block:
                     if self.in_a_row[name] < GIVE_UP:
                         self._sample(self.arms[name])

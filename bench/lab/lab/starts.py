@@ -133,7 +133,13 @@ class PoolRun(Arm):
     def settle(self) -> None:
         if self.outcome == "miss":
             self.pool.hold_refill(False)
-        self.pool.wait_filled()  # its set-up must not fall into another arm's sample
+        if self.row.cache == "cold":
+            self.pool.stop()  # its machines map what other cold samples must not find
+        else:
+            self.pool.wait_filled()  # its set-up must not fall into another arm's sample
+
+    def release(self) -> None:
+        self.pool.stop()
 
     def teardown(self) -> None:
         self.pool.stop()
@@ -194,18 +200,23 @@ class WarmExec(Arm):
         self.template = template
         self.box: Sandbox | None = None
 
-    def setup(self) -> None:
-        self.box = Sandbox(self.ctx, self.template)
-        for _ in range(5):
-            self.box.run(self.row.command)
+    def prepare(self) -> None:
+        if self.box is None:
+            self.box = Sandbox(self.ctx, self.template)
+            for _ in range(5):
+                self.box.run(self.row.command)
 
     def sample(self) -> Sample:
         assert self.box is not None
         return {"c4": self.box.timed(self.row.command)}
 
-    def teardown(self) -> None:
+    def release(self) -> None:
         if self.box is not None:
             self.box.stop()
+            self.box = None
+
+    def teardown(self) -> None:
+        self.release()
 
 
 def thaw_arms(ctx: Context, template: Template, every: bool) -> list[Arm]:
