@@ -19,26 +19,47 @@
 
 #define CGROUP_ROOT   "/sys/fs/cgroup"
 #define CMDLINE_BYTES 4096
+#define DEVICE_BYTES  64
 #define LISTEN_QUEUE  128
 
-/* A whole word of the kernel's command line. */
-static bool cmdline_has(const char *word)
+/*
+ * The value of "NAME=value" on the kernel's command line; @value keeps its default when the line
+ * has no such word. As in the kernel's own parameters, the last one counts.
+ */
+static void cmdline_value(const char *name, char *value, size_t value_bytes)
 {
 	static char line[CMDLINE_BYTES];
+	size_t name_len = strlen(name);
 	char *save = NULL;
 	ssize_t n;
 	int fd;
 
 	fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return false;
+		return;
 	n = read(fd, line, sizeof(line) - 1);
 	close(fd);
 	line[n > 0 ? n : 0] = '\0';
-	for (char *at = strtok_r(line, " \n", &save); at; at = strtok_r(NULL, " \n", &save))
-		if (!strcmp(at, word))
-			return true;
-	return false;
+	for (char *at = strtok_r(line, " \n", &save); at; at = strtok_r(NULL, " \n", &save)) {
+		if (strncmp(at, name, name_len) != 0 || at[name_len] != '=')
+			continue;
+		if (snprintf(value, value_bytes, "%s", at + name_len + 1) >= (int)value_bytes)
+			shim_panic("%s: longer than %zu bytes", name, value_bytes - 1);
+	}
+}
+
+/* Where the root image and the scratch disk are; thaw's own machine is the default. */
+static void make_root(struct shim *shim)
+{
+	char root[DEVICE_BYTES] = "/dev/pmem0", scratch[DEVICE_BYTES] = "/dev/vda";
+
+	cmdline_value("thaw.root", root, sizeof(root));
+	cmdline_value("thaw.scratch", scratch, sizeof(scratch));
+	if (strncmp(root, "/dev/", 5) != 0)
+		shim_panic("thaw.root=%s: not a path in /dev", root);
+	if (strcmp(scratch, "none") != 0 && strncmp(scratch, "/dev/", 5) != 0)
+		shim_panic("thaw.scratch=%s: neither \"none\" nor a path in /dev", scratch);
+	mount_root(shim, root, strcmp(scratch, "none") ? scratch : NULL);
 }
 
 /* 0, 1 and 2 must be taken, or a pipe of a command would get their numbers. */
@@ -112,7 +133,7 @@ void boot_init(struct shim *shim)
 	null_stdio();
 	shim_log_to(open("/dev/kmsg", O_WRONLY | O_CLOEXEC));
 	device_load_modules();
-	mount_root(shim, !cmdline_has("thaw.scratch=none"));
+	make_root(shim);
 	mount_rest();
 	set_hostname();
 	loopback_up();

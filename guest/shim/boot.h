@@ -29,9 +29,13 @@ void boot_init(struct shim *shim);
 /** boot_listen() - listen on SHIM_PORT and tell the host. */
 void boot_listen(struct shim *shim);
 
-/** mount_early() - /dev, /proc, /sys. mount_root() - the overlay, made the root. mount_rest(). */
+/** mount_early() - /dev, /proc, /sys. mount_rest() - what comes on top of the root. */
 void mount_early(void);
-void mount_root(struct shim *shim, bool scratch_disk);
+/**
+ * mount_root() - the overlay, made the root: @root is the device of the erofs image, mounted with
+ * DAX when it is a pmem device; @scratch that of the ext4 above it, or NULL for a tmpfs.
+ */
+void mount_root(struct shim *shim, const char *root, const char *scratch);
 void mount_rest(void);
 
 /** device_load_modules() - what /modules/order names; a failure is logged, the next one tried. */

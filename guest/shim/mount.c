@@ -3,9 +3,10 @@
  * The guest's file systems.
  *
  * Root: an overlay. Below, the erofs image on a pmem device, mapped by DAX from the host's page
- * cache, so it costs a clone no memory; above, ext4 on the scratch disk (or a tmpfs with
- * thaw.scratch=none). /tmp is an ordinary directory of it: what is written there goes to the disk
- * and not into guest memory, where it would also be in every snapshot.
+ * cache, so it costs a clone no memory (or on a block device, in a VMM without pmem); above, ext4
+ * on the scratch disk (or a tmpfs without one). /tmp is an ordinary directory of it: what is
+ * written there goes to the disk and not into guest memory, where it would also be in every
+ * snapshot.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,10 +19,11 @@
 #include "guest/shim/boot.h"
 #include "guest/shim/shim.h"
 
-#define NEW_ROOT  "/newroot"
-#define LOWER	  "/lower"
-#define SCRATCH	  "/scratch"
-#define DEPTH_MAX 16
+#define NEW_ROOT    "/newroot"
+#define LOWER	    "/lower"
+#define SCRATCH	    "/scratch"
+#define PMEM_PREFIX "/dev/pmem"
+#define DEPTH_MAX   16
 
 static void make_dir(const char *path, mode_t mode)
 {
@@ -110,14 +112,16 @@ static void move_mount_to_root(const char *from, const char *to)
 		shim_panic("cannot move %s to %s: %m", from, to);
 }
 
-void mount_root(struct shim *shim, bool scratch_disk)
+void mount_root(struct shim *shim, const char *root, const char *scratch)
 {
+	bool pmem = !strncmp(root, PMEM_PREFIX, strlen(PMEM_PREFIX));
+
 	make_dir(LOWER, 0755);
 	make_dir(SCRATCH, 0700);
 	make_dir(NEW_ROOT, 0755);
-	device_mount("/dev/pmem0", LOWER, "erofs", MS_RDONLY, "dax=always");
-	if (scratch_disk)
-		device_mount("/dev/vda", SCRATCH, "ext4", MS_NOATIME, "");
+	device_mount(root, LOWER, "erofs", MS_RDONLY, pmem ? "dax=always" : "");
+	if (scratch)
+		device_mount(scratch, SCRATCH, "ext4", MS_NOATIME, "");
 	else
 		mount_or_die("scratch", SCRATCH, "tmpfs", 0, "mode=0700");
 	shim->scratch_fd = open(SCRATCH, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
