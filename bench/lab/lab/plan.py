@@ -111,8 +111,8 @@ def customize(
     picked = plan.experiments if experiments is None else {k: everything[k] for k in experiments}
     if n is not None:
         picked = {
-            name: {**numbers, **({"n": n} if "n" in numbers else {})}
-            for name, numbers in picked.items()
+            name: {k: n if k in ("n", "clones") and isinstance(v, int) else v for k, v in one.items()}
+            for name, one in picked.items()
         }
     return Plan(
         name="custom",

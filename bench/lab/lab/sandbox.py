@@ -58,7 +58,7 @@ def thaw_run(
         raise Failed(f"the result says pool {data['pool']}, expected {pool}")
     sample: Sample = {k: float(v) for k, v in data["clocks_ms"].items() if v is not None}
     sample["wall"] = ended.wall_ms
-    # thaw ends after its machine is gone; what lies between its result and its end is teardown.
+    # What lies between its result and its end.
     sample["teardown"] = max(0.0, ended.wall_ms - sample["c5"])
     sample["minor"] = float(data["faults"]["minor"])
     sample["major"] = float(data["faults"]["major"])

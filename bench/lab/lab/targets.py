@@ -130,6 +130,8 @@ def rate64(report: Report) -> Value:
     if at8 <= 0:
         raise Missing("none started at 8 at a time")
     clones = int(min(_number(by_count[count], "clones") for count in (8, 64)))
+    if clones < 64:
+        raise Missing(f"the sweep has {clones} clones a point")
     return at64 / at8, clones, f"{at64:.2f} and {at8:.2f} clones/s"
 
 
