@@ -13,8 +13,8 @@ from conftest import BIN, STATE, TOP, Thaw
 
 sys.path.append(str(TOP / "bench/lab"))
 
-from lab.arms import Context, Template  # noqa: E402
-from lab.peers import ADAPTERS  # noqa: E402
+from lab.arms import Context, Template
+from lab.peers import ADAPTERS
 
 
 @pytest.fixture
