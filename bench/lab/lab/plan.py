@@ -110,8 +110,9 @@ def customize(
     everything = {**FULL.experiments, **plan.experiments}
     picked = plan.experiments if experiments is None else {k: everything[k] for k in experiments}
     if n is not None:
+        counts = ("n", "clones")
         picked = {
-            name: {k: n if k in ("n", "clones") and isinstance(v, int) else v for k, v in one.items()}
+            name: {k: n if k in counts and isinstance(v, int) else v for k, v in one.items()}
             for name, one in picked.items()
         }
     return Plan(
