@@ -113,6 +113,8 @@ def make_templates(ctx: Context, wanted: plan.Plan) -> None:
             if recipe is plan.DEBIAN:
                 raise SystemExit(f"lab: template {recipe.name}: {error}") from error
             ctx.log(f"template {recipe.name}: not had: {error}")
+    if not ctx.templates:
+        raise SystemExit("lab: no template, nothing to measure")
 
 
 def all_arms(ctx: Context, wanted: plan.Plan) -> list[Arm]:
@@ -186,6 +188,11 @@ def main() -> int:
     unknown = [name for name in chosen or [] if name not in plan.EXPERIMENTS]
     if unknown:
         print(f"lab: no experiment {unknown[0]}; there are: {', '.join(plan.EXPERIMENTS)}")
+        return 2
+    names = [recipe.name for recipe in plan.FULL.recipes]
+    strange = [name for name in words(options.templates) or [] if name not in names]
+    if strange:
+        print(f"lab: no template {strange[0]}; there are: {', '.join(names)}")
         return 2
     if chosen is None and options.arms is not None:
         chosen = []
