@@ -329,7 +329,7 @@ BENCH_OBJS := $(B)/obj/bench/phases.o $(B)/obj/bench/made.o $(B)/obj/bench/page_
 
 $(B)/bench-%: bench/%.cc $(BENCH_OBJS) $(LIB)
 	$(call say,BENCH,$@)
-	$(Q)$(CXX) -std=gnu++17 -O2 -g $(WARN) -I. -fPIE $(LINK_VMM) -o $@ $< $(BENCH_OBJS) $(LIB) -lbenchmark $(LIBS)
+	$(Q)$(CXX) -std=gnu++17 -O2 -g $(WARN) -I. -fPIE -pie -o $@ $< $(BENCH_OBJS) $(LIB) -lbenchmark $(LIBS)
 
 # The hot set's fetch alone, for the lab.
 $(B)/bench-fetch: $(B)/obj/bench/fetch.o $(LIB)
