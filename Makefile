@@ -325,7 +325,7 @@ print-%:
 
 # --- bench ---------------------------------------------------------------------------------------------------------
 
-BENCH_OBJS := $(B)/obj/bench/phases.o $(B)/obj/bench/made.o
+BENCH_OBJS := $(B)/obj/bench/phases.o $(B)/obj/bench/made.o $(B)/obj/bench/page_cost.o
 
 $(B)/bench-%: bench/%.cc $(BENCH_OBJS) $(LIB)
 	$(call say,BENCH,$@)

@@ -8,9 +8,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kvm.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -31,6 +33,7 @@ struct made {
 	char folder[128], root_path[160], path[160];
 	struct snap snap;
 	u64 hot_bytes;
+	int kvm_fd, vm_fd; /* an empty VM: see made_new() */
 };
 
 static u64 random_next(u64 *state)
@@ -189,6 +192,7 @@ int made_new(const struct made_shape *shape, struct made **out)
 		return -ENOMEM;
 	/* As in thaw-vmm, which has freed no large block either. */
 	heap_prepare();
+	made->kvm_fd = made->vm_fd = -1;
 	made->snap.dirfd = made->snap.memory_fd = made->snap.disk_fd = made->snap.root_fd = -1;
 	snprintf(made->folder, sizeof(made->folder), "%s/thaw-bench-XXXXXX",
 		 dir ? dir : "/var/tmp");
@@ -200,7 +204,11 @@ int made_new(const struct made_shape *shape, struct made **out)
 	}
 	snprintf(made->root_path, sizeof(made->root_path), "%s/root.erofs", made->folder);
 	snprintf(made->path, sizeof(made->path), "%s/made", made->folder);
-	ret = write_root(made);
+	/* A host that runs sandboxes has a VM already: the first one of a host also switches
+	 * virtualisation on, on every processor. */
+	made->kvm_fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	made->vm_fd = made->kvm_fd < 0 ? -1 : ioctl(made->kvm_fd, KVM_CREATE_VM, 0);
+	ret = made->vm_fd < 0 ? -errno : write_root(made);
 	ret = ret ?: write_snapshot(made, shape);
 	ret = ret ?: snap_open(&made->snap, made->path);
 	ret = ret ?: write_hot(made, shape->ram_mib * MIB);
@@ -219,6 +227,8 @@ void made_free(struct made *made)
 	if (!made)
 		return;
 	snap_close(&made->snap);
+	fd_close(&made->vm_fd);
+	fd_close(&made->kvm_fd);
 	for (size_t i = 0; made->folder[0] && i < ARRAY_SIZE(parts); i++) {
 		snprintf(path, sizeof(path), "%s/%s",
 			 i + 1 < ARRAY_SIZE(parts) ? made->path : made->folder, parts[i]);

@@ -14,7 +14,7 @@ from pathlib import Path
 from lab.model import ModelError, Report, load, save
 from lab.targets import targets
 
-C1 = "setup/all/1/512"  # bench/setup.cc: from KVM_CREATE_VM to devices and vCPUs that are set
+C1 = "c1/restore/1/256"  # bench/setup.cc: first KVM ioctl to vCPU state set, of a restore
 
 
 def native_setup(path: Path) -> dict[str, object]:
