@@ -29,15 +29,17 @@ static int listen_aside(int fd, const struct sockaddr_un *addr, int backlog, mod
 }
 
 /** is_dead() - is a socket at this address that nobody listens to, left by a process that was
- * killed? connect(2) refuses for what is no socket, too. */
-static bool is_dead(const struct sockaddr_un *addr)
+ * killed? connect(2) refuses for what is no socket, too. @like: a socket of the same type. */
+static bool is_dead(int like, const struct sockaddr_un *addr)
 {
+	int type, fd, ret;
+	socklen_t len = sizeof(type);
 	struct stat st;
-	int fd, ret;
 
-	if (lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
+	if (getsockopt(like, SOL_SOCKET, SO_TYPE, &type, &len) < 0 ||
+	    lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
 		return false;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return false;
 	ret = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? -errno : 0;
@@ -46,11 +48,11 @@ static bool is_dead(const struct sockaddr_un *addr)
 }
 
 /**
- * replace_dead() - put the listening socket named @aside in the place of a dead one at @path. Two
- * at a time would take each other for the dead one, so only under a lock (flock) on the folder; the
- * name is there all the time, so that those who find it free are not among them.
+ * replace_dead() - put the listening socket @fd, named @aside, in the place of a dead one at @path.
+ * Two at a time would take each other for the dead one, so only under a lock (flock) on the folder;
+ * the name is there all the time, so that those who find it free are not among them.
  */
-static int replace_dead(const char *aside, const char *path)
+static int replace_dead(int fd, const char *aside, const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	char folder[sizeof(addr.sun_path)];
@@ -61,7 +63,7 @@ static int replace_dead(const char *aside, const char *path)
 	dir_fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir_fd < 0)
 		return -errno;
-	if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0 && is_dead(&addr))
+	if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0 && is_dead(fd, &addr))
 		ret = rename(aside, path) < 0 ? -errno : 0;
 	fd_close(&dir_fd);
 	return ret;
@@ -83,7 +85,7 @@ int usock_listen(const char *path, int type, int backlog, mode_t mode)
 	ret = listen_aside(fd, &addr, backlog, mode);
 	/* Not rename(2): it would replace what is at the path. */
 	if (!ret && link(addr.sun_path, path) < 0)
-		ret = errno == EEXIST ? replace_dead(addr.sun_path, path) : -errno;
+		ret = errno == EEXIST ? replace_dead(fd, addr.sun_path, path) : -errno;
 	unlink(addr.sun_path);
 	if (ret)
 		fd_close(&fd);
