@@ -73,8 +73,8 @@ int vm_create(struct vm *vm)
 		return -ENOTSUP;
 	}
 	what = "KVM_CREATE_VM";
-	/* It makes a kernel thread and waits for it, which a signal ends, and so does the work of an
-	 * io_uring that has read memory just now. */
+	/* It makes a kernel thread and waits for it, which a signal ends, and so does the work of
+	 * an io_uring that has read memory just now. */
 	do {
 		vm->vm_fd = ioctl(vm->kvm_fd, KVM_CREATE_VM, 0);
 	} while (vm->vm_fd < 0 && errno == EINTR);
