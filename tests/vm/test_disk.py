@@ -85,9 +85,13 @@ def make_small(thaw: Thaw, folder: Path, *features: str) -> Small:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """On the state disk: /tmp is memory here."""
-    path = STATE / f"disk-{os.getpid()}"
+def folder() -> Iterator[Path]:
+    """On the state disk: /tmp is memory here. It outlives a run that was killed."""
+    for old in STATE.glob("disk-test-*"):
+        for mount in old.iterdir():
+            subprocess.run(["umount", "--recursive", "--quiet", str(mount)], check=False)
+        subprocess.run(["rm", "-rf", str(old)], check=True)
+    path = STATE / f"disk-test-{os.getpid()}"
     path.mkdir()
     yield path
     subprocess.run(["rm", "-rf", str(path)], check=True)
