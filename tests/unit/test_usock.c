@@ -99,6 +99,14 @@ static void test_dead(void)
 	fd_close(&fd);
 	CHECK(unlink(path) == 0);
 
+	fd = usock_listen(path, SOCK_SEQPACKET, 4, 0600);
+	CHECK(fd >= 0);
+	fd_close(&fd);
+	fd = usock_listen(path, SOCK_SEQPACKET, 4, 0600);
+	CHECK(fd >= 0);
+	fd_close(&fd);
+	CHECK(unlink(path) == 0);
+
 	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	CHECK(fd >= 0);
 	fd_close(&fd);
