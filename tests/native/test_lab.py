@@ -486,6 +486,7 @@ def test_a_small_burst_is_no_verdict() -> None:
 
 def test_arms_with_options_do_not_stand_for_their_strategy() -> None:
     report = met_report()
+    assert by_id(report)["ws-best-hot"].ok is True
     fast = restore("mmap", "hot", "none", 30, c4=1)
     fast.id, fast.options = f"{fast.id}/x", ["--populate", "both"]
     report.arms.append(fast)
