@@ -343,7 +343,7 @@ def test_a_process_is_timed_and_its_failure_told() -> None:
     ended = run_timed(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert ended.status == 3 and "out" in ended.output and "err" in ended.output
     assert ended.wall_ms > 0
-    with pytest.raises(Failed, match=r"sh ended with status 3: why"):
+    with pytest.raises(Failed, match=r"sh ended with status 3: first; why"):
         run_good(["sh", "-c", "echo first; echo why; exit 3"])
     with pytest.raises(Failed, match="killed after"):
         run_timed(["sleep", "100"], timeout_s=0.05)
