@@ -343,7 +343,7 @@ def test_a_process_is_timed_and_its_failure_told() -> None:
     ended = run_timed(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert ended.status == 3 and "out" in ended.output and "err" in ended.output
     assert ended.wall_ms > 0
-    with pytest.raises(Failed, match=r"sh ended with status 3: why"):
+    with pytest.raises(Failed, match=r"sh ended with status 3: first; why"):
         run_good(["sh", "-c", "echo first; echo why; exit 3"])
     with pytest.raises(Failed, match="killed after"):
         run_timed(["sleep", "100"], timeout_s=0.05)
@@ -486,6 +486,7 @@ def test_a_small_burst_is_no_verdict() -> None:
 
 def test_arms_with_options_do_not_stand_for_their_strategy() -> None:
     report = met_report()
+    assert by_id(report)["ws-best-hot"].ok is True
     fast = restore("mmap", "hot", "none", 30, c4=1)
     fast.id, fast.options = f"{fast.id}/x", ["--populate", "both"]
     report.arms.append(fast)

@@ -313,6 +313,19 @@ static unsigned long smaps_kib(const void *hva, const char *name)
 	return kib;
 }
 
+/** Anonymous huge pages, to who asks for them. */
+static bool host_has_huge(void)
+{
+	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+	char text[128] = "";
+
+	if (!f)
+		return false;
+	CHECK(fgets(text, sizeof(text), f));
+	fclose(f);
+	return !strstr(text, "[never]");
+}
+
 static void check_huge(const struct snap_mem_ops *ops, const char *name)
 {
 	struct snap_restore_opts opts = {.huge = SNAP_HUGE_PAGES_THP};
@@ -326,6 +339,7 @@ static void check_huge(const struct snap_mem_ops *ops, const char *name)
 	capture_end(&capture);
 	if (ret) {
 		CHECK_LOGGED(&capture, "huge pages: ");
+		CHECK(ops->huge != SNAP_HUGE_ANON || !host_has_huge());
 		close(fd);
 		return;
 	}

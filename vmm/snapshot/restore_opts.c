@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "vmm/snapshot/mem.h"
 #include "vmm/snapshot/pager.h"
@@ -75,18 +76,23 @@ void snap_opts_note(struct snap_restore_opts *opts, const char *what)
 }
 
 /** Does the kernel give huge pages to who asks for them by madvise(2)? @file has all choices, the
- * one in force in brackets. */
+ * one in force in brackets. It is of sysfs, whose files claim a size that they do not have. */
 static bool thp_offered(const char *file)
 {
 	static const char *const refusals[] = {"[never]", "[deny]"};
-	bool offered = true;
-	char *text;
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	char text[256];
+	bool offered;
+	ssize_t n;
 
-	if (file_read_all(AT_FDCWD, file, PAGE_SIZE_BYTES, &text, NULL))
+	if (fd < 0)
 		return false;
+	n = read(fd, text, sizeof(text) - 1);
+	fd_close(&fd);
+	text[n > 0 ? n : 0] = '\0';
+	offered = n > 0;
 	for (size_t i = 0; i < ARRAY_SIZE(refusals); i++)
 		offered = offered && !strstr(text, refusals[i]);
-	free(text);
 	return offered;
 }
 

@@ -79,11 +79,11 @@ def run_timed(
 
 
 def run_good(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
-    """run_timed(), and Failed with the last line that it said unless its exit status is 0."""
+    """run_timed(), and Failed with the last lines that it said unless its exit status is 0."""
     ended = run_timed(argv, env)
     if ended.status != 0:
         said = ended.output.strip().splitlines()
-        why = said[-1] if said else "said nothing"
+        why = "; ".join(said[-3:]) or "said nothing"
         raise Failed(f"{Path(argv[0]).name} ended with status {ended.status}: {why}")
     return ended
 

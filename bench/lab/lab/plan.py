@@ -45,13 +45,14 @@ class Plan:
     every: bool  # also the variants of a strategy, and every kind of pool
     n: int
     slow: int
+    boots: int  # cold boots of peers
     experiments: dict[str, dict[str, object]] = field(default_factory=dict)
     warmups: int = 2
 
     def samples(self, row: ArmRow) -> int:
         """How many samples @row gets."""
         if row.kind == "peer" and row.variant == "cold-boot":
-            return self.slow
+            return self.boots
         if row.peer in ("runsc", "cloud-hypervisor", "firecracker"):
             return self.slow
         if row.strategy not in (None, "ws", "mmap"):
@@ -69,6 +70,7 @@ QUICK = Plan(
     every=False,
     n=ESSENTIAL,
     slow=6,
+    boots=3,
     warmups=1,
     experiments={
         "burst": {"n": 100},
@@ -83,6 +85,7 @@ FULL = Plan(
     every=True,
     n=ESSENTIAL,
     slow=ESSENTIAL,
+    boots=ESSENTIAL,
     experiments={
         "burst": {"n": 100},
         "patterns": {"n": 100, "stagger_s": 0.2},
@@ -125,6 +128,7 @@ def customize(
         every=plan.every,
         n=plan.n if n is None else n,
         slow=plan.slow if n is None else n,
+        boots=plan.boots if n is None else n,
         warmups=plan.warmups,
         experiments=picked,
     )
