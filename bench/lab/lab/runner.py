@@ -126,6 +126,8 @@ class Runner:
         """Before the first sample: discarded, and what fails here is known early."""
         for name in names:
             arm = self.arms[name]
+            if warmups[name]:
+                self.ctx.log(f"warm-up of {name}")
             for _ in range(warmups[name]):
                 self._quietly(arm, lambda arm=arm: self._discarded(arm))
             arm.row.warmups = warmups[name]
