@@ -55,7 +55,9 @@ class Plan:
             return self.boots
         if row.peer in ("runsc", "cloud-hypervisor", "firecracker"):
             return self.slow
-        if row.strategy not in (None, "ws", "mmap"):
+        if row.variant == "restore-shared":
+            return self.slow
+        if row.strategy not in (None, "ws"):
             return self.slow
         return self.n
 
@@ -69,8 +71,8 @@ QUICK = Plan(
     recipes=(DEBIAN,),
     every=False,
     n=ESSENTIAL,
-    slow=6,
-    boots=3,
+    slow=4,
+    boots=2,
     warmups=1,
     experiments={
         "burst": {"n": 100},
