@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import importlib.util
@@ -10,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -81,9 +83,9 @@ class Host:
     def names(self) -> list[str]:
         return sorted(p.name for p in self.templates.iterdir())
 
-    def make_one(self) -> None:
+    def make_one(self, name: str = "one") -> None:
         seeds = load_seeds()
-        folder = self.templates / "one"
+        folder = self.templates / name
         folder.mkdir(parents=True)
         image = self.images / "fedcba98/root.erofs"
         image.parent.mkdir(parents=True)
@@ -97,7 +99,7 @@ class Host:
         disk[PAGE : 2 * PAGE] = b"d" * PAGE
         manifest = json.loads(seeds.manifest())  # type: ignore[attr-defined]
         manifest |= {
-            "name": "one",
+            "name": name,
             "memory_digest": block_digest(bytes(memory)),
             "disk_bytes": MIB,
             "disk_digest": block_digest(bytes(disk)),
@@ -118,9 +120,9 @@ class Host:
         state[24:40] = xxh(bytes(state))
         (folder / "manifest.json").write_bytes(text)
         (folder / "state").write_bytes(state)
-        for name, data in (("memory", memory), ("disk", disk)):
-            (folder / name).write_bytes(data)
-            subprocess.run(["fallocate", "-d", str(folder / name)], check=True)
+        for part, data in (("memory", memory), ("disk", disk)):
+            (folder / part).write_bytes(data)
+            subprocess.run(["fallocate", "-d", str(folder / part)], check=True)
 
 
 @pytest.fixture
@@ -170,6 +172,31 @@ def test_pipe_to_another_machine(here: Host, there: Host) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("zstd"), reason="no zstd")
+def test_pipes_that_do_not_block(here: Host, there: Host) -> None:
+    """As runtimes with an event loop make them; one end may also be slow."""
+    out_read, out_write = os.pipe()
+    os.set_blocking(out_write, False)
+    command = [str(THAW), "template", "export", "one", "-"]
+    with subprocess.Popen(command, env=here.env, stdout=out_write, stderr=subprocess.PIPE) as exp:
+        os.close(out_write)
+        in_read, in_write = os.pipe()
+        os.set_blocking(in_read, False)
+        command = [str(THAW), "template", "import", "-"]
+        with subprocess.Popen(command, env=there.env, stdin=in_read, stderr=subprocess.PIPE) as imp:
+            os.close(in_read)
+            time.sleep(0.2)
+            with contextlib.suppress(BrokenPipeError):
+                while data := os.read(out_read, 1 << 16):
+                    written = 0
+                    while written < len(data):
+                        written += os.write(in_write, data[written:])
+            os.close(in_write)
+            os.close(out_read)
+            assert imp.stderr and imp.wait(60) == 0, imp.stderr.read()
+        assert exp.stderr and exp.wait(60) == 0, exp.stderr.read()
+    assert there.names() == ["one"]
+
+
 def test_a_pack_is_a_zstd_file(here: Host, tmp_path: Path) -> None:
     pack = tmp_path / "one.thaw"
     here.ok("export", "one", str(pack), "--threads", "3")
