@@ -197,6 +197,20 @@ def test_pipes_that_do_not_block(here: Host, there: Host) -> None:
     assert there.names() == ["one"]
 
 
+def test_names_of_sandboxes_snapshots_are_not_imported(here: Host, tmp_path: Path) -> None:
+    """Neither asked for nor by what a stranger wrote into the pack."""
+    name = "snap.0123456789ab"
+    stranger = Host(tmp_path / "stranger")
+    stranger.make_one(name)
+    pack = tmp_path / "one.pack"
+    stranger.ok("export", name, str(pack))
+    for args in ([str(pack)], [name, str(pack)], ["--replace", str(pack)]):
+        proc = here("import", *args)
+        assert proc.returncode == 1 and b"give another one" in proc.stderr
+    assert here.names() == ["one"]
+    here.ok("import", "two", str(pack))
+
+
 def test_a_pack_is_a_zstd_file(here: Host, tmp_path: Path) -> None:
     pack = tmp_path / "one.thaw"
     here.ok("export", "one", str(pack), "--threads", "3")

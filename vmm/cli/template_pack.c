@@ -15,6 +15,7 @@
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/progress.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/cli/state.h"
 #include "vmm/snapshot/internal.h"
 #include "vmm/snapshot/pack.h"
@@ -301,6 +302,12 @@ static int place(void *opaque, const struct snap_manifest *manifest, char path[P
 
 	/* A manifest's name keeps to the same rule; it was checked. */
 	BUG_ON(!state_name_ok(wanted));
+	if (sandbox_is_snap(wanted)) {
+		log_err("template '%s': names like this are those of sandboxes' snapshots; give "
+			"another one: 'thaw template import NAME %s'",
+			wanted, cmd->file);
+		return -EINVAL;
+	}
 	memcpy(cmd->locked, wanted, strlen(wanted) + 1);
 	cmd->lock_fd = state_lock_build(&cmd->state, cmd->locked);
 	if (cmd->lock_fd == -EBUSY)
