@@ -369,6 +369,41 @@ def test_machine_that_nobody_knows_is_ended(boxes: Boxes) -> None:
     assert not boxes.ps() and not alive(pid)
 
 
+def test_resume_that_was_killed_leaves_one_machine(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    paused = json.loads(boxes.ok("pause", box, "-o", "json"))
+    boxes.ok("resume", box)
+    pid = boxes.ps()[box]["pid"]
+    # As it is between the start of the machine and the note of its number.
+    boxes.meta(box, state="resuming")
+    (boxes.folder(box) / "pid").unlink()
+    assert boxes.ps()[box]["state"] == "paused" and not alive(pid)
+    assert boxes.ok("resume", box) == box and boxes.snaps() == [paused["snapshot"]]
+
+
+@pytest.mark.parametrize("words", [("stop",), ("rm", "--force")])
+def test_machine_that_nobody_knows_goes_with_its_sandbox(
+    boxes: Boxes, words: tuple[str, ...]
+) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    pid = boxes.ps()[box]["pid"]
+    (boxes.folder(box) / "pid").unlink()
+    boxes.ok(*words, box)
+    assert not alive(pid) and not boxes.ps()
+
+
+def test_what_can_not_be_looked_at_is_not_dead(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    pid, file = boxes.ps()[box]["pid"], boxes.folder(box) / "pid"
+    file.rename(file.with_suffix(".kept"))
+    file.symlink_to("pid")
+    proc = boxes("ps")
+    assert proc.returncode == 0 and "left alone" in proc.stderr
+    assert boxes("stop", box).returncode == 1 and boxes("rm", "--force", box).returncode == 1
+    file.with_suffix(".kept").rename(file)
+    assert boxes.ps()[box]["state"] == "running" and alive(pid)
+
+
 def test_more_clones_than_are_started_at_a_time(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     clones = boxes.ok("fork", box, "-n", "40").split()

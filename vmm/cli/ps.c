@@ -175,8 +175,14 @@ static int end_machine(const struct state *state, const struct sandbox *sb, u64 
 	pid_t pid;
 	int pid_fd = sandbox_pidfd(state, sb->id, &pid), ret = 0;
 
-	if (pid_fd < 0)
+	if (pid_fd == -ESRCH) {
+		sandbox_end_stray(state, sb->id);
 		return 0;
+	}
+	if (pid_fd < 0) {
+		log_err("sandbox %s: can't tell whether it runs: %s", sb->id, strerror(-pid_fd));
+		return pid_fd;
+	}
 	if (!grace_ms || ask_to_end(state, sb, grace_ms) ||
 	    !wait_gone(pid_fd, grace_ms + STOP_EXTRA_MS)) {
 		(void)syscall(SYS_pidfd_send_signal, pid_fd, SIGKILL, NULL, 0);

@@ -185,8 +185,9 @@ static int process_start(pid_t pid, unsigned long long *start)
 	int ret;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	if (read_text(path, text, sizeof(text)))
-		return -ESRCH;
+	ret = read_text(path, text, sizeof(text));
+	if (ret)
+		return ret == -ENOENT ? -ESRCH : ret;
 	/* Behind the name, which may hold anything. */
 	at = strrchr(text, ')');
 	ret = at && sscanf(at + 1,
@@ -242,21 +243,23 @@ int sandbox_pidfd(const struct state *state, const char *id, pid_t *pid)
 	int number, fd, ret;
 
 	sandbox_path(state, id, "pid", path);
-	if (file_read_all(AT_FDCWD, path, 256, &text, NULL))
-		return -ESRCH;
+	ret = file_read_all(AT_FDCWD, path, 256, &text, NULL);
+	if (ret)
+		return ret == -ENOENT ? -ESRCH : ret;
 	ret = sscanf(text, "%d %llu %63s", &number, &wanted, wanted_boot) == 3 && number > 0
-		      ? 0
+		      ? boot_id(boot)
 		      : -ESRCH;
 	free(text);
-	if (ret || boot_id(boot) || strcmp(boot, wanted_boot) != 0)
-		return -ESRCH;
+	if (ret || strcmp(boot, wanted_boot) != 0)
+		return ret ? ret : -ESRCH;
 	/* First the handle, then the look: what it stands for can't be another process any more. */
 	fd = (int)syscall(SYS_pidfd_open, number, 0);
 	if (fd < 0)
 		return -errno;
-	if (process_start(number, &start) || start != wanted) {
+	ret = process_start(number, &start);
+	if (ret || start != wanted) {
 		fd_close(&fd);
-		return -ESRCH;
+		return ret ? ret : -ESRCH;
 	}
 	*pid = number;
 	return fd;
@@ -312,6 +315,9 @@ int sandbox_load(const struct state *state, const char *id, struct sandbox *sb)
 	if (ret)
 		return ret;
 	fd = sandbox_pidfd(state, id, &sb->pid);
+	/* Dead is removed: who could not look must not say so. */
+	if (fd < 0 && fd != -ESRCH)
+		return fd;
 	if (fd < 0 && sb->state == SANDBOX_RUNNING)
 		sb->state = SANDBOX_DEAD;
 	fd_close(&fd);

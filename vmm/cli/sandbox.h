@@ -113,6 +113,10 @@ bool sandbox_is_snap(const char *name);
  * removed is logged. */
 void sandbox_sweep(const struct state *state);
 
+/** sandbox_end_stray() - kill its machine if nobody wrote down its number: the command that started
+ * it was killed right after. The listener says who it is. */
+void sandbox_end_stray(const struct state *state, const char *id);
+
 /** How a sandbox is restored. */
 struct sandbox_opts {
 	const char *strategy;	  /* NULL: the default */

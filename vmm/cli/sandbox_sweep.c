@@ -38,9 +38,7 @@ static bool snapshot_there(const struct state *state, const char *name)
 	return lstat(path, &st) == 0;
 }
 
-/** A machine that nobody wrote the number of: its command was killed right after it had started it.
- * The listener says who it is. */
-static void end_stray(const struct state *state, const char *id)
+void sandbox_end_stray(const struct state *state, const char *id)
 {
 	struct ucred peer = {.pid = 0};
 	socklen_t len = sizeof(peer);
@@ -103,10 +101,12 @@ static void sweep_sandbox(const struct state *state, const char *id)
 		sb.next[0] = '\0';
 		ret = sandbox_save(state, &sb);
 	} else if (!ret && sb.state == SANDBOX_RESUMING) {
+		/* Or there would be two of it after the next resume. */
+		sandbox_end_stray(state, id);
 		sb.state = SANDBOX_PAUSED;
 		ret = sandbox_save(state, &sb);
 	} else if (ret || sb.state != SANDBOX_PAUSED) {
-		end_stray(state, id);
+		sandbox_end_stray(state, id);
 		ret = sandbox_remove(state, &sb);
 	}
 	if (ret)
