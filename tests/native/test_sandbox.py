@@ -232,6 +232,12 @@ def test_fork_that_fails_leaves_nothing(boxes: Boxes, fake: str, word: str) -> N
     assert set(boxes.ps()) == (set() if fake == "die-at-snapshot" else {box})
 
 
+def test_guest_that_does_not_wait_to_be_asked(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian", THAW_FAKE="eager-guest")
+    clone = boxes.ok("fork", box)
+    assert boxes.ps()[clone]["parent"] == box
+
+
 def test_another_owner_is_in_the_way(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian", THAW_FAKE="no-word")
     proc = boxes("fork", box)
