@@ -276,6 +276,27 @@ def test_pause_that_fails_goes_on(boxes: Boxes) -> None:
     assert listed["state"] == "running" and alive(listed["pid"])
 
 
+def test_half_file_of_a_killed_command_with_the_same_pid(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    script = f'echo "{{" > {boxes.folder(box)}/meta.json.$$.tmp; exec {THAW} pause {box}'
+    subprocess.run(
+        ["sh", "-c", script],
+        env={"PATH": os.environ["PATH"], "THAW_STATE": str(boxes.state), "THAW_VMM": str(FAKE)},
+        check=True,
+    )
+    assert boxes.ps()[box]["state"] == "paused"
+
+
+def test_snapshot_of_what_can_not_be_read_stays(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    snap = json.loads(boxes.ok("pause", box, "-o", "json"))["snapshot"]
+    boxes.meta(box, state="of a later version")
+    proc = boxes("ps")
+    assert proc.returncode == 0 and "left alone" in proc.stderr and boxes.snaps() == [snap]
+    boxes.meta(box, state="paused")
+    assert boxes.ok("resume", box) == box
+
+
 def test_resume_that_fails_stays_paused(boxes: Boxes, tmp_path: Path) -> None:
     box = boxes.ok("run", "-d", "debian")
     boxes.ok("pause", box)
@@ -291,10 +312,13 @@ def test_killed_machine_is_told_of_and_removed(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     clone = boxes.ok("fork", box)
     boxes.kill(clone)
+    with (boxes.folder(clone) / "log").open("a") as log:
+        log.write("first\nits last words\n")
     proc = boxes("exec", clone, "--", "true")
-    assert proc.returncode == 125 and "has ended" in proc.stderr
+    assert proc.returncode == 125 and "has ended: its last words\n" in proc.stderr
     proc = boxes("fork", clone)
-    assert proc.returncode == 1 and "has ended" in proc.stderr
+    # The log is gone with the sandbox, so that its place would be of no use.
+    assert proc.returncode == 1 and "has ended: its last words\n" in proc.stderr
     # The fork has swept.
     assert set(boxes.ps()) == {box} and not boxes.snaps()
     boxes.kill(box)

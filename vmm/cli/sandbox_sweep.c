@@ -120,7 +120,10 @@ static bool snapshot_wanted(const struct state *state, const struct sandbox_ids 
 	struct sandbox sb;
 
 	for (size_t i = 0; i < ids->count; i++) {
-		if (!sandbox_load(state, ids->ids[i], &sb) && !strcmp(sb.snapshot, name))
+		int ret = sandbox_load(state, ids->ids[i], &sb);
+
+		/* One that can't be read is left alone, so perhaps it does. */
+		if (ret ? ret != -ENOENT : !strcmp(sb.snapshot, name))
 			return true;
 	}
 	return false;
