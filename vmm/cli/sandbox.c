@@ -434,16 +434,21 @@ void sandbox_unlock(struct sandbox *sb)
 	fd_close(&sb->lock_fd);
 }
 
-int sandbox_want_running(const struct sandbox *sb, const char *verb)
+int sandbox_want_running(const struct state *state, const struct sandbox *sb, const char *verb)
 {
+	char words[200] = "no word in its log";
+
 	if (sb->pid && sb->state != SANDBOX_PAUSING)
 		return 0;
-	if (sb->state == SANDBOX_DEAD)
-		log_err("%s: sandbox %s has ended: see run/%s/log in the state folder", verb,
-			sb->id, sb->id);
-	else
-		log_err("%s: sandbox %s is %s%s", verb, sb->id, state_names[sb->state],
-			sb->pid ? "" : ": 'thaw resume' brings it back");
+	/* Not where the log is: it may be gone by the time that somebody looks. */
+	if (sb->state == SANDBOX_DEAD) {
+		sandbox_last_words(state, sb, words, sizeof(words));
+		log_err("%s: sandbox %s has ended: %s", verb, sb->id, words);
+	} else {
+		log_err("%s: sandbox %s is %s: %s", verb, sb->id, state_names[sb->state],
+			sb->pid ? "if no command does that any more, 'thaw ps' puts it right"
+				: "'thaw resume' brings it back");
+	}
 	return -EINVAL;
 }
 

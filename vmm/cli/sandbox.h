@@ -86,7 +86,8 @@ int __must_check sandbox_find_locked(const struct state *state, const char *pref
 void sandbox_unlock(struct sandbox *sb);
 
 /** sandbox_want_running() - Return: 0, or -EINVAL with a message that says what it is instead. */
-int __must_check sandbox_want_running(const struct sandbox *sb, const char *verb);
+int __must_check sandbox_want_running(const struct state *state, const struct sandbox *sb,
+				      const char *verb);
 
 /** Ids of all folders in run/, sorted. */
 struct sandbox_ids {
@@ -133,6 +134,11 @@ int __must_check sandbox_start(const struct state *state, struct sandbox *sb,
  * went wrong. Return: 0 or -errno. */
 int __must_check sandbox_wait_resumed(const struct state *state, const struct sandbox *sb,
 				      struct vmmproc *vmm, char *why, size_t why_bytes);
+
+/** sandbox_last_words() - the last line of its log, which says what went wrong, into @out; @out
+ * stays as it is if there is none. */
+void sandbox_last_words(const struct state *state, const struct sandbox *sb, char *out,
+			size_t len_bytes);
 
 /** sandbox_own() - control it. Return: 0 or -errno (logged). vmmproc_release() is due. */
 int __must_check sandbox_own(const struct state *state, const struct sandbox *sb,
