@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 
 #include "tests/unit/snapshot_fixture.h"
+#include "vmm/kvm/vm.h"
 #include "vmm/seccomp.h"
+#include "vmm/snapreq.h"
 #include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/write.h"
@@ -682,7 +684,47 @@ static void test_list(void)
 	CHECK_EQ(snap_diff_parse(&head, sizeof(head), RAM_BYTES, &diff, &why), -EINVAL);
 }
 
-TEST_MAIN({"list", test_list}, {"child_of_every_strategy", test_child_of_every_strategy},
+/** ask() - a running clone's owner asks for a snapshot. Return: is it to be a diff? */
+static bool ask(struct snapreq *req)
+{
+	static struct vm vm;
+	const struct ctl_msg msg = {.text = "new"};
+	struct vm_config cfg = {0};
+	bool diff;
+
+	snapreq_config(req, &cfg);
+	CHECK_EQ(cfg.snapshot_request(&vm, req, &msg,
+				      open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
+		 0);
+	diff = req->writer->opts.diff;
+	snapreq_end(req);
+	return diff;
+}
+
+static void test_parent_that_is_being_built(void)
+{
+	struct snapreq req = {0};
+	struct snap base;
+	int fd;
+
+	begin();
+	write_root("test");
+	CHECK_EQ(snap_load(&base, path_of("test")), 0);
+	CHECK_EQ(snapreq_init(&req, &base), 0);
+	CHECK(ask(&req));
+	fd = open(path_of(".test.build"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	close(fd);
+	CHECK(!ask(&req));
+	CHECK_EQ(unlink(path_of(".test.build")), 0);
+	CHECK(ask(&req));
+	close(req.pagemap_fd);
+	snap_close(&base);
+	end();
+}
+
+TEST_MAIN({"parent that is being built", test_parent_that_is_being_built}, {"list", test_list},
+	  {"child_of_every_strategy", test_child_of_every_strategy},
 	  {"without_pagemap", test_without_pagemap}, {"plain_io", test_plain_io},
 	  {"no_change", test_no_change}, {"chain", test_chain}, {"flatten", test_flatten},
 	  {"wrong_parents", test_wrong_parents}, {"damage", test_damage},

@@ -24,7 +24,9 @@
  * Between the look at the dependents and the removal another build may make a new diff. It holds
  * its parent locked (shared) from before it restores it until it is published, and `rm` looks while
  * it holds that lock exclusively, so `rm` can't miss one. What replaces a template takes no such
- * lock; there the diff's writer looks whether its parent is still in its place before it publishes.
+ * lock; there the diff's writer looks whether its parent is still in its place before it publishes,
+ * a build looks for diffs once more right before its snapshot, and a sandbox that is forked or
+ * paused while its template is being built is written whole (snapreq.c).
  */
 
 static int open_template(const struct state *state, const char *name)
