@@ -211,6 +211,34 @@ def test_names_of_sandboxes_snapshots_are_not_imported(here: Host, tmp_path: Pat
     here.ok("import", "two", str(pack))
 
 
+def test_a_diff_that_comes_while_its_parent_is_replaced(here: Host, tmp_path: Path) -> None:
+    pack = tmp_path / "one.pack"
+    here.ok("export", "one", str(pack))
+    data = pack.read_bytes()
+    files = here.files("one")
+    manifest = json.loads(files["manifest.json"]) | {"version": 2, "name": "late", "parent": "one"}
+    manifest["diff"] = {
+        "parent_state": files["state"][24:40].hex(), "pages": 7, "digest": "0" * 32,
+    }  # fmt: skip
+    command = [str(THAW), "template", "import", "--replace", "-"]
+    with subprocess.Popen(
+        command, env=here.env, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as proc:
+        assert proc.stdin and proc.stderr
+        proc.stdin.write(data[:-8])
+        proc.stdin.flush()
+        deadline = time.monotonic() + 30
+        while not list(here.templates.glob(".one.tmp-*")):
+            assert time.monotonic() < deadline and proc.poll() is None
+            time.sleep(0.01)
+        (here.templates / "late").mkdir()
+        (here.templates / "late/manifest.json").write_text(json.dumps(manifest))
+        proc.stdin.write(data[-8:])
+        proc.stdin.close()
+        assert proc.wait(60) == 1 and b"'late'" in proc.stderr.read()
+    assert here.files("one") == files and here.names() == ["late", "one"]
+
+
 def test_a_pack_is_a_zstd_file(here: Host, tmp_path: Path) -> None:
     pack = tmp_path / "one.thaw"
     here.ok("export", "one", str(pack), "--threads", "3")

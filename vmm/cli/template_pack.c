@@ -326,6 +326,15 @@ static int place(void *opaque, const struct snap_manifest *manifest, char path[P
 	return 0;
 }
 
+/** still_wanted() - a pack may be long in coming, and what it replaces may have got diffs
+ * meanwhile. */
+static bool still_wanted(void *opaque)
+{
+	const struct pack_cmd *cmd = opaque;
+
+	return !cmd->replace || !lineage_refuse(&cmd->state, cmd->locked, "replaced");
+}
+
 static int open_input(const struct pack_cmd *cmd, bool *stream)
 {
 	struct stat st;
@@ -347,7 +356,8 @@ int template_import_main(struct cli *cli, int argc, char **argv)
 {
 	struct pack_cmd cmd = {.lock_fd = -1};
 	char images[PATH_MAX];
-	struct pack_read_opts opts = {.place = place, .progress = show, .images = images};
+	struct pack_read_opts opts = {
+		.place = place, .wanted = still_wanted, .progress = show, .images = images};
 	struct pack_stats stats;
 	int status, ret;
 
