@@ -446,6 +446,8 @@ def test_more_clones_than_are_started_at_a_time(boxes: Boxes) -> None:
 def test_stop_of_a_guest_that_does_not_answer(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian", THAW_FAKE="deaf")
     pid = boxes.ps()[box]["pid"]
+    proc = boxes("stop", "-t", "11m", box)
+    assert proc.returncode == 2 and "at most 10m" in proc.stderr
     proc = boxes("stop", "-t", "1", box)
     assert proc.returncode == 0 and not alive(pid) and not boxes.ps()
 
