@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
+import fcntl
 import importlib.util
 import json
 import os
@@ -237,6 +238,17 @@ def test_a_diff_that_comes_while_its_parent_is_replaced(here: Host, tmp_path: Pa
         proc.stdin.close()
         assert proc.wait(60) == 1 and b"'late'" in proc.stderr.read()
     assert here.files("one") == files and here.names() == ["late", "one"]
+
+
+def test_a_name_that_looks_like_anothers_leftover(here: Host, tmp_path: Path) -> None:
+    pack = tmp_path / "one.pack"
+    here.ok("export", "one", str(pack))
+    with (here.templates / ".two.tmp-x.build").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        here.ok("import", "two", str(pack))
+        assert (here.templates / ".two.tmp-x.build").exists()
+    here.ok("import", "two.tmp-x", str(pack))
+    assert here.names() == ["one", "two", "two.tmp-x"]
 
 
 def test_a_pack_is_a_zstd_file(here: Host, tmp_path: Path) -> None:
