@@ -188,6 +188,19 @@ def test_build_refusals(templates: Templates, args: list[str], status: int, word
     assert templates.names() == ["a", "b", "root", "whole"]
 
 
+def test_what_can_not_be_looked_at_may_be_a_diff(templates: Templates) -> None:
+    """Without files to open, that is: each limit lets it come a little further."""
+    for limit in range(4, 10):
+        proc = subprocess.run(
+            ["prlimit", f"--nofile={limit}", str(THAW), "template", "rm", "root"],
+            env={"PATH": os.environ["PATH"], "THAW_STATE": str(templates.state)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert proc.returncode != 0 and "root" in templates.names(), (limit, proc.stderr)
+
+
 def test_a_diff_that_comes_while_its_parent_is_built(templates: Templates, tmp_path: Path) -> None:
     templates.make("alone")
     templates.make("late", "alone")

@@ -74,15 +74,20 @@ static int read_manifest(const struct state *state, const char *name, struct sna
 }
 
 /** depends() - is template @name a diff of @parent, whose state has @digest_hex ("": unknown, any)?
- */
-static bool depends(const struct state *state, const char *name, const char *parent,
-		    const char *digest_hex)
+ * Return: 1, 0 (also of what is damaged), or -errno: it could not be looked at. */
+static int depends(const struct state *state, const char *name, const char *parent,
+		   const char *digest_hex)
 {
 	struct snap_manifest manifest;
 	bool found;
+	int ret;
 
-	if (read_manifest(state, name, &manifest))
-		return false;
+	ret = read_manifest(state, name, &manifest);
+	/* Not the manifest's fault: the next look may find a diff. */
+	if (ret == -EMFILE || ret == -ENFILE || ret == -ENOMEM || ret == -EIO)
+		return ret;
+	if (ret)
+		return 0;
 	found = manifest.diff_parent_state && !strcmp(manifest.parent, parent) &&
 		(!*digest_hex || !strcmp(manifest.diff_parent_state, digest_hex));
 	snap_manifest_free(&manifest);
@@ -103,12 +108,19 @@ int lineage_dependents(const struct state *state, const char *name, struct state
 	if (dirfd < 0 || read_digest(dirfd, digest_hex))
 		digest_hex[0] = '\0';
 	fd_close(&dirfd);
-	for (size_t i = 0; i < out->count; i++) {
-		if (depends(state, out->names[i], name, digest_hex))
+	ret = 0;
+	for (size_t i = 0; i < out->count && ret >= 0; i++) {
+		ret = depends(state, out->names[i], name, digest_hex);
+		if (ret > 0)
 			memmove(out->names[kept++], out->names[i], sizeof(out->names[i]));
+		else if (ret < 0)
+			log_err("%s/templates/%s: can't tell whether it is a diff of '%s': %s",
+				state->root, out->names[i], name, strerror(-ret));
 	}
 	out->count = kept;
-	return 0;
+	if (ret < 0)
+		state_names_free(out);
+	return MIN(ret, 0);
 }
 
 int lineage_refuse(const struct state *state, const char *name, const char *what)
