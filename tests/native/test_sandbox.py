@@ -174,6 +174,14 @@ def test_start_that_fails_leaves_nothing(boxes: Boxes, tmp_path: Path) -> None:
     assert boxes("run", "debian").returncode == 125
 
 
+def test_state_folder_with_too_long_a_path(boxes: Boxes, tmp_path: Path) -> None:
+    far = tmp_path / ("x" * 90)
+    far.symlink_to(boxes.state)
+    proc = boxes("run", "-d", "debian", THAW_STATE=str(far))
+    assert proc.returncode == 125 and "THAW_STATE has to be shorter" in proc.stderr
+    assert not boxes.ps()
+
+
 def test_fork(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     result = json.loads(boxes.ok("fork", box, "--count", "3", "-o", "json"))
@@ -313,12 +321,12 @@ def test_killed_machine_is_told_of_and_removed(boxes: Boxes) -> None:
     clone = boxes.ok("fork", box)
     boxes.kill(clone)
     with (boxes.folder(clone) / "log").open("a") as log:
-        log.write("first\nits last words\n")
+        log.write("first\nits last \x1b[2Jwords\n")
     proc = boxes("exec", clone, "--", "true")
-    assert proc.returncode == 125 and "has ended: its last words\n" in proc.stderr
+    assert proc.returncode == 125 and "has ended: its last ?[2Jwords\n" in proc.stderr
     proc = boxes("fork", clone)
     # The log is gone with the sandbox, so that its place would be of no use.
-    assert proc.returncode == 1 and "has ended: its last words\n" in proc.stderr
+    assert proc.returncode == 1 and "has ended: its last ?[2Jwords\n" in proc.stderr
     # The fork has swept.
     assert set(boxes.ps()) == {box} and not boxes.snaps()
     boxes.kill(box)

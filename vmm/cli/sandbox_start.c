@@ -78,6 +78,12 @@ int sandbox_start(const struct state *state, struct sandbox *sb, const struct sa
 	if (ret)
 		return ret;
 	make_words(state, sb, opts, &words);
+	/* The longer one of the two. */
+	if (strlen(words.vsock) > USOCK_PATH_MAX) {
+		log_err("%s: too long for a socket, which has at most %d bytes: THAW_STATE has to be shorter",
+			words.vsock, USOCK_PATH_MAX);
+		return -ENAMETOOLONG;
+	}
 	/* Of a machine that was killed; listeners leave what is there alone. */
 	(void)unlink(words.ctl);
 	(void)unlink(words.vsock);
@@ -116,6 +122,11 @@ void sandbox_last_words(const struct state *state, const struct sandbox *sb, cha
 	buf[n] = '\0';
 	line = strrchr(buf, '\n');
 	snprintf(out, len_bytes, "%s", line ? line + 1 : buf);
+	/* It goes to terminals, and a guest may have had a hand in it. */
+	for (char *c = out; *c; c++) {
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = '?';
+	}
 }
 
 int sandbox_wait_resumed(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
