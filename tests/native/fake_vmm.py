@@ -256,7 +256,7 @@ class FakeVmm:
                 self.ctl = owners.accept()[0]
                 owned = True
                 if self.fake != "no-word":
-                    self.ctl.send(message(OWNED, port=1))
+                    self.ctl.send(message(OWNED, port=0 if self.fake == "not-resumed" else 1))
 
     def wait_for_start(self) -> None:
         """A shell: everything is ready, the owner says go."""

@@ -373,6 +373,26 @@ def test_pause_whose_command_was_killed(boxes: Boxes) -> None:
     assert not boxes.ps() and not boxes.snaps()
 
 
+def test_pause_that_was_killed_while_its_machine_ends(boxes: Boxes) -> None:
+    """The snapshot is there, and nobody holds it: it is what will be left of the sandbox."""
+    box = boxes.ok("run", "-d", "debian", THAW_FAKE="no-word")
+    name = "snap.0123456789ab"
+    boxes.meta(box, state="pausing", next=name)
+    (boxes.templates / name).mkdir()
+    fake_snapshot.write(boxes.templates / name, name)
+    assert boxes.ps()[box]["state"] == "pausing" and boxes.snaps() == [name]
+    boxes.kill(box)
+    assert boxes.ps()[box]["state"] == "paused" and boxes.snaps() == [name]
+
+
+def test_resume_that_was_killed_and_fails_later(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian", THAW_FAKE="not-resumed")
+    boxes.meta(box, state="resuming")
+    assert boxes.ps()[box]["state"] == "resuming"
+    boxes.kill(box)
+    assert boxes.ps()[box]["state"] == "paused"
+
+
 def test_sweep_waits_while_sandboxes_are_made(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     name = "snap.0123456789ab"
