@@ -275,6 +275,12 @@ static void test_chain(void)
 	end();
 }
 
+static bool unwanted(void *opaque)
+{
+	++*(unsigned int *)opaque;
+	return false;
+}
+
 static void test_flatten(void)
 {
 	static const struct snap_hot_run runs[] = {{.gpa = 4096, .npages = 3, .kind = 1}};
@@ -292,19 +298,28 @@ static void test_flatten(void)
 	struct snap_hot hot;
 	size_t len_bytes;
 	void *buf;
+	unsigned int asked = 0;
 	int fd;
 
 	begin();
 	write_root("root");
 	CHECK_EQ(write_child("root", "a", 1, &snap_mem_mmap, true, true), 0);
 	CHECK_EQ(write_child("a", "b", 2, &snap_mem_mmap, true, true), 0);
+	/* It has got a diff of its own meanwhile: nothing changes. */
+	CHECK_EQ(snap_load(&snap, path_of("b")), 0);
+	CHECK_EQ(snap_flatten(&snap, unwanted, &asked), -ECANCELED);
+	CHECK_EQ(asked, 1);
+	snap_close(&snap);
+	CHECK_EQ(snap_load(&snap, path_of("b")), 0);
+	CHECK(snap.diff);
+	snap_close(&snap);
 	/* A hot set, and a clone that holds the diff while it is replaced. */
 	CHECK_EQ(snap_load(&snap, path_of("b")), 0);
 	CHECK_EQ(snap_hot_build(runs, 1, &info, snap.view.header->digest, &buf, &len_bytes), 0);
 	CHECK_EQ(chmod(path_of("b"), 0700), 0);
 	file_write(path_of("b/hot"), buf, len_bytes);
 	free(buf);
-	CHECK_EQ(snap_flatten(&snap), 0);
+	CHECK_EQ(snap_flatten(&snap, NULL, NULL), 0);
 	CHECK_EQ(snap_verify(&snap), 0);
 	snap_close(&snap);
 	check_content("b");
@@ -355,7 +370,7 @@ static void test_flatten(void)
 	}
 	CHECK_EQ(snap_load(&snap, path_of("e")), 0);
 	CHECK(snap.diff);
-	CHECK_EQ(snap_flatten(&snap), 0);
+	CHECK_EQ(snap_flatten(&snap, NULL, NULL), 0);
 	snap_close(&snap);
 	CHECK_EQ(snap_load(&snap, path_of("e")), 0);
 	CHECK_EQ(pread(snap.disk_fd, &disk_byte, 1, 3 * MIB), 1);
@@ -415,7 +430,7 @@ static void test_wrong_parents(void)
 	temp_folder_remove(path_of("root"));
 	CHECK_EQ(rename(path_of("hidden"), path_of("root")), 0);
 	CHECK_EQ(snap_load(&snap, path_of("a")), 0);
-	CHECK_EQ(snap_flatten(&snap), 0);
+	CHECK_EQ(snap_flatten(&snap, NULL, NULL), 0);
 	snap_close(&snap);
 	refused("b", -ESTALE,
 		"/b: its parent 'a' is another snapshot than the one it was made from");

@@ -198,8 +198,22 @@ static const struct optparse_command flatten_command = {
 	.positional_name = "NAME",
 };
 
+struct flatten {
+	const struct state *state;
+	const char *name;
+};
+
+/** Its digest changes: diffs of it would lose their parent. */
+static bool has_no_diffs(void *opaque)
+{
+	const struct flatten *flatten = opaque;
+
+	return !lineage_refuse(flatten->state, flatten->name, "flattened");
+}
+
 static int flatten(const struct state *state, const char *name)
 {
+	struct flatten which = {.state = state, .name = name};
 	char folder[PATH_MAX];
 	struct snap snap;
 	int ret;
@@ -209,10 +223,8 @@ static int flatten(const struct state *state, const char *name)
 	if (!ret && !snap.diff)
 		printf("%s: is whole already\n", name);
 	if (!ret && snap.diff) {
-		/* Its digest changes: diffs of it would lose their parent. */
-		ret = lineage_refuse(state, name, "flattened");
-		if (!ret)
-			ret = snap_flatten(&snap);
+		/* Now, before all the work, and again when it is done. */
+		ret = has_no_diffs(&which) ? snap_flatten(&snap, has_no_diffs, &which) : -EBUSY;
 		if (!ret)
 			printf("%s: whole\n", name);
 	}
