@@ -174,6 +174,14 @@ def test_start_that_fails_leaves_nothing(boxes: Boxes, tmp_path: Path) -> None:
     assert boxes("run", "debian").returncode == 125
 
 
+def test_machine_that_ends_at_once_is_explained(boxes: Boxes) -> None:
+    for _ in range(20):
+        proc = boxes("run", "-d", "debian", THAW_VMM="/bin/false")
+        assert proc.returncode == 125 and "did not start: thaw-vmm ended" in proc.stderr
+        assert "No such process" not in proc.stderr
+    assert not boxes.ps()
+
+
 def test_state_folder_with_too_long_a_path(boxes: Boxes, tmp_path: Path) -> None:
     far = tmp_path / ("x" * 90)
     far.symlink_to(boxes.state)

@@ -229,9 +229,9 @@ int sandbox_save_pid(const struct state *state, struct sandbox *sb, pid_t pid)
 	fd_close(&fd);
 	if (!ret && rename(temp, path) < 0)
 		ret = -errno;
-	if (ret)
+	if (ret && ret != -ESRCH)
 		log_err("%s: %s", path, strerror(-ret));
-	else
+	if (!ret)
 		sb->pid = pid;
 	return ret;
 }

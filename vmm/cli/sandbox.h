@@ -64,8 +64,8 @@ int __must_check sandbox_new(const struct state *state, struct sandbox *sb);
 /** sandbox_save() - write meta.json. Return: 0 or -errno (logged). */
 int __must_check sandbox_save(const struct state *state, const struct sandbox *sb);
 
-/** sandbox_save_pid() - of its thaw-vmm, which has just been started. Return: 0 or -errno (logged).
- */
+/** sandbox_save_pid() - of its thaw-vmm, which has just been started. Return: 0, -ESRCH (it has
+ * ended already), or another -errno (logged). */
 int __must_check sandbox_save_pid(const struct state *state, struct sandbox *sb, pid_t pid);
 
 /** sandbox_load() - what is there of @id, and whether it lives; not locked. Return: 0 or -errno

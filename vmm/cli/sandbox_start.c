@@ -97,7 +97,10 @@ int sandbox_start(const struct state *state, struct sandbox *sb, const struct sa
 	vmm_opts.argv = words.argv;
 	ret = vmmproc_start(vmm, &vmm_opts);
 	fd_close(&vmm_opts.log_fd);
-	return ret ? ret : sandbox_save_pid(state, sb, vmm->pid);
+	if (!ret)
+		ret = sandbox_save_pid(state, sb, vmm->pid);
+	/* It has ended already; sandbox_wait_resumed() knows to say why. */
+	return ret == -ESRCH ? 0 : ret;
 }
 
 void sandbox_last_words(const struct state *state, const struct sandbox *sb, char *out,
