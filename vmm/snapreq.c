@@ -13,7 +13,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,11 +45,17 @@ static bool owner_lives(void *opaque)
 }
 
 /** A diff has to stand beside the very folder that this machine runs from; that may have been
- * replaced or taken away since. */
+ * replaced or taken away since. Or it is about to be: a build of that name (.NAME.build) has looked
+ * for diffs of the old one already, and a sandbox that was paused meanwhile could not come back. */
 static bool diff_possible(const struct snap *base, int folder_fd)
 {
 	struct stat found, own;
+	char build[NAME_MAX + 1];
 
+	if (snprintf(build, sizeof(build), ".%s.build", base->manifest.name) >=
+		    (int)sizeof(build) ||
+	    fstatat(folder_fd, build, &found, AT_SYMLINK_NOFOLLOW) == 0)
+		return false;
 	return snap_depth(base) < SNAP_CHAIN_MAX &&
 	       fstatat(folder_fd, base->manifest.name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
 	       fstat(base->dirfd, &own) == 0 && found.st_dev == own.st_dev &&

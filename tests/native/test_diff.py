@@ -186,3 +186,29 @@ def test_build_refusals(templates: Templates, args: list[str], status: int, word
     proc = templates("template", "build", *args)
     assert proc.returncode == status and word in proc.stderr, proc
     assert templates.names() == ["a", "b", "root", "whole"]
+
+
+def test_what_can_not_be_looked_at_may_be_a_diff(templates: Templates) -> None:
+    """Without files to open, that is: each limit lets it come a little further."""
+    for limit in range(4, 10):
+        proc = subprocess.run(
+            ["prlimit", f"--nofile={limit}", str(THAW), "template", "rm", "root"],
+            env={"PATH": os.environ["PATH"], "THAW_STATE": str(templates.state)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert proc.returncode != 0 and "root" in templates.names(), (limit, proc.stderr)
+
+
+def test_a_diff_that_comes_while_its_parent_is_built(templates: Templates, tmp_path: Path) -> None:
+    templates.make("alone")
+    templates.make("late", "alone")
+    late, aside = templates.state / "templates/late", tmp_path / "late"
+    late.rename(aside)
+    build = ("template", "build", "alone", "--from", "root", "--whole", "--replace")
+    proc = templates(*build, "--warm", "mv", str(aside), str(late), ";")
+    assert proc.returncode == 1 and "late" in proc.stderr and "flatten" in proc.stderr
+    state = (templates.state / "templates/alone/state").read_bytes()
+    assert state[24:40].hex() == templates.digests["alone"]
+    assert templates("template", "rm", "late", "alone").returncode == 0

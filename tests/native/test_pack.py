@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
+import fcntl
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -81,9 +84,9 @@ class Host:
     def names(self) -> list[str]:
         return sorted(p.name for p in self.templates.iterdir())
 
-    def make_one(self) -> None:
+    def make_one(self, name: str = "one") -> None:
         seeds = load_seeds()
-        folder = self.templates / "one"
+        folder = self.templates / name
         folder.mkdir(parents=True)
         image = self.images / "fedcba98/root.erofs"
         image.parent.mkdir(parents=True)
@@ -97,7 +100,7 @@ class Host:
         disk[PAGE : 2 * PAGE] = b"d" * PAGE
         manifest = json.loads(seeds.manifest())  # type: ignore[attr-defined]
         manifest |= {
-            "name": "one",
+            "name": name,
             "memory_digest": block_digest(bytes(memory)),
             "disk_bytes": MIB,
             "disk_digest": block_digest(bytes(disk)),
@@ -118,9 +121,9 @@ class Host:
         state[24:40] = xxh(bytes(state))
         (folder / "manifest.json").write_bytes(text)
         (folder / "state").write_bytes(state)
-        for name, data in (("memory", memory), ("disk", disk)):
-            (folder / name).write_bytes(data)
-            subprocess.run(["fallocate", "-d", str(folder / name)], check=True)
+        for part, data in (("memory", memory), ("disk", disk)):
+            (folder / part).write_bytes(data)
+            subprocess.run(["fallocate", "-d", str(folder / part)], check=True)
 
 
 @pytest.fixture
@@ -170,6 +173,84 @@ def test_pipe_to_another_machine(here: Host, there: Host) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("zstd"), reason="no zstd")
+def test_pipes_that_do_not_block(here: Host, there: Host) -> None:
+    """As runtimes with an event loop make them; one end may also be slow."""
+    out_read, out_write = os.pipe()
+    os.set_blocking(out_write, False)
+    command = [str(THAW), "template", "export", "one", "-"]
+    with subprocess.Popen(command, env=here.env, stdout=out_write, stderr=subprocess.PIPE) as exp:
+        os.close(out_write)
+        in_read, in_write = os.pipe()
+        os.set_blocking(in_read, False)
+        command = [str(THAW), "template", "import", "-"]
+        with subprocess.Popen(command, env=there.env, stdin=in_read, stderr=subprocess.PIPE) as imp:
+            os.close(in_read)
+            time.sleep(0.2)
+            with contextlib.suppress(BrokenPipeError):
+                while data := os.read(out_read, 1 << 16):
+                    written = 0
+                    while written < len(data):
+                        written += os.write(in_write, data[written:])
+            os.close(in_write)
+            os.close(out_read)
+            assert imp.stderr and imp.wait(60) == 0, imp.stderr.read()
+        assert exp.stderr and exp.wait(60) == 0, exp.stderr.read()
+    assert there.names() == ["one"]
+
+
+def test_names_of_sandboxes_snapshots_are_not_imported(here: Host, tmp_path: Path) -> None:
+    """Neither asked for nor by what a stranger wrote into the pack."""
+    name = "snap.0123456789ab"
+    stranger = Host(tmp_path / "stranger")
+    stranger.make_one(name)
+    pack = tmp_path / "one.pack"
+    stranger.ok("export", name, str(pack))
+    for args in ([str(pack)], [name, str(pack)], ["--replace", str(pack)]):
+        proc = here("import", *args)
+        assert proc.returncode == 1 and b"give another one" in proc.stderr
+    assert here.names() == ["one"]
+    here.ok("import", "two", str(pack))
+
+
+def test_a_diff_that_comes_while_its_parent_is_replaced(here: Host, tmp_path: Path) -> None:
+    pack = tmp_path / "one.pack"
+    here.ok("export", "one", str(pack))
+    data = pack.read_bytes()
+    files = here.files("one")
+    manifest = json.loads(files["manifest.json"]) | {"version": 2, "name": "late", "parent": "one"}
+    manifest["diff"] = {
+        "parent_state": files["state"][24:40].hex(), "pages": 7, "digest": "0" * 32,
+    }  # fmt: skip
+    command = [str(THAW), "template", "import", "--replace", "-"]
+    with subprocess.Popen(
+        command, env=here.env, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as proc:
+        assert proc.stdin and proc.stderr
+        proc.stdin.write(data[:-8])
+        proc.stdin.flush()
+        deadline = time.monotonic() + 30
+        while not list(here.templates.glob(".one.tmp-*")):
+            assert time.monotonic() < deadline and proc.poll() is None
+            time.sleep(0.01)
+        (here.templates / "late").mkdir()
+        (here.templates / "late/manifest.json").write_text(json.dumps(manifest))
+        proc.stdin.write(data[-8:])
+        proc.stdin.close()
+        assert proc.wait(60) == 1 and b"'late'" in proc.stderr.read()
+    assert here.files("one") == files and here.names() == ["late", "one"]
+
+
+def test_a_name_that_looks_like_anothers_leftover(here: Host, tmp_path: Path) -> None:
+    pack = tmp_path / "one.pack"
+    here.ok("export", "one", str(pack))
+    with (here.templates / ".two.tmp-x.build").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        here.ok("import", "two", str(pack))
+        assert (here.templates / ".two.tmp-x.build").exists()
+    here.ok("import", "two.tmp-x", str(pack))
+    assert here.names() == ["one", "two", "two.tmp-x"]
+
+
 def test_a_pack_is_a_zstd_file(here: Host, tmp_path: Path) -> None:
     pack = tmp_path / "one.thaw"
     here.ok("export", "one", str(pack), "--threads", "3")

@@ -174,6 +174,22 @@ def test_start_that_fails_leaves_nothing(boxes: Boxes, tmp_path: Path) -> None:
     assert boxes("run", "debian").returncode == 125
 
 
+def test_machine_that_ends_at_once_is_explained(boxes: Boxes) -> None:
+    for _ in range(20):
+        proc = boxes("run", "-d", "debian", THAW_VMM="/bin/false")
+        assert proc.returncode == 125 and "did not start: thaw-vmm ended" in proc.stderr
+        assert "No such process" not in proc.stderr
+    assert not boxes.ps()
+
+
+def test_state_folder_with_too_long_a_path(boxes: Boxes, tmp_path: Path) -> None:
+    far = tmp_path / ("x" * 90)
+    far.symlink_to(boxes.state)
+    proc = boxes("run", "-d", "debian", THAW_STATE=str(far))
+    assert proc.returncode == 125 and "THAW_STATE has to be shorter" in proc.stderr
+    assert not boxes.ps()
+
+
 def test_fork(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     result = json.loads(boxes.ok("fork", box, "--count", "3", "-o", "json"))
@@ -232,6 +248,12 @@ def test_fork_that_fails_leaves_nothing(boxes: Boxes, fake: str, word: str) -> N
     assert set(boxes.ps()) == (set() if fake == "die-at-snapshot" else {box})
 
 
+def test_guest_that_does_not_wait_to_be_asked(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian", THAW_FAKE="eager-guest")
+    clone = boxes.ok("fork", box)
+    assert boxes.ps()[clone]["parent"] == box
+
+
 def test_another_owner_is_in_the_way(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian", THAW_FAKE="no-word")
     proc = boxes("fork", box)
@@ -270,6 +292,27 @@ def test_pause_that_fails_goes_on(boxes: Boxes) -> None:
     assert listed["state"] == "running" and alive(listed["pid"])
 
 
+def test_half_file_of_a_killed_command_with_the_same_pid(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    script = f'echo "{{" > {boxes.folder(box)}/meta.json.$$.tmp; exec {THAW} pause {box}'
+    subprocess.run(
+        ["sh", "-c", script],
+        env={"PATH": os.environ["PATH"], "THAW_STATE": str(boxes.state), "THAW_VMM": str(FAKE)},
+        check=True,
+    )
+    assert boxes.ps()[box]["state"] == "paused"
+
+
+def test_snapshot_of_what_can_not_be_read_stays(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    snap = json.loads(boxes.ok("pause", box, "-o", "json"))["snapshot"]
+    boxes.meta(box, state="of a later version")
+    proc = boxes("ps")
+    assert proc.returncode == 0 and "left alone" in proc.stderr and boxes.snaps() == [snap]
+    boxes.meta(box, state="paused")
+    assert boxes.ok("resume", box) == box
+
+
 def test_resume_that_fails_stays_paused(boxes: Boxes, tmp_path: Path) -> None:
     box = boxes.ok("run", "-d", "debian")
     boxes.ok("pause", box)
@@ -285,10 +328,13 @@ def test_killed_machine_is_told_of_and_removed(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     clone = boxes.ok("fork", box)
     boxes.kill(clone)
+    with (boxes.folder(clone) / "log").open("a") as log:
+        log.write("first\nits last \x1b[2Jwords\n")
     proc = boxes("exec", clone, "--", "true")
-    assert proc.returncode == 125 and "has ended" in proc.stderr
+    assert proc.returncode == 125 and "has ended: its last ?[2Jwords\n" in proc.stderr
     proc = boxes("fork", clone)
-    assert proc.returncode == 1 and "has ended" in proc.stderr
+    # The log is gone with the sandbox, so that its place would be of no use.
+    assert proc.returncode == 1 and "has ended: its last ?[2Jwords\n" in proc.stderr
     # The fork has swept.
     assert set(boxes.ps()) == {box} and not boxes.snaps()
     boxes.kill(box)
@@ -335,6 +381,26 @@ def test_pause_whose_command_was_killed(boxes: Boxes) -> None:
     assert not boxes.ps() and not boxes.snaps()
 
 
+def test_pause_that_was_killed_while_its_machine_ends(boxes: Boxes) -> None:
+    """The snapshot is there, and nobody holds it: it is what will be left of the sandbox."""
+    box = boxes.ok("run", "-d", "debian", THAW_FAKE="no-word")
+    name = "snap.0123456789ab"
+    boxes.meta(box, state="pausing", next=name)
+    (boxes.templates / name).mkdir()
+    fake_snapshot.write(boxes.templates / name, name)
+    assert boxes.ps()[box]["state"] == "pausing" and boxes.snaps() == [name]
+    boxes.kill(box)
+    assert boxes.ps()[box]["state"] == "paused" and boxes.snaps() == [name]
+
+
+def test_resume_that_was_killed_and_fails_later(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian", THAW_FAKE="not-resumed")
+    boxes.meta(box, state="resuming")
+    assert boxes.ps()[box]["state"] == "resuming"
+    boxes.kill(box)
+    assert boxes.ps()[box]["state"] == "paused"
+
+
 def test_sweep_waits_while_sandboxes_are_made(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     name = "snap.0123456789ab"
@@ -369,6 +435,41 @@ def test_machine_that_nobody_knows_is_ended(boxes: Boxes) -> None:
     assert not boxes.ps() and not alive(pid)
 
 
+def test_resume_that_was_killed_leaves_one_machine(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    paused = json.loads(boxes.ok("pause", box, "-o", "json"))
+    boxes.ok("resume", box)
+    pid = boxes.ps()[box]["pid"]
+    # As it is between the start of the machine and the note of its number.
+    boxes.meta(box, state="resuming")
+    (boxes.folder(box) / "pid").unlink()
+    assert boxes.ps()[box]["state"] == "paused" and not alive(pid)
+    assert boxes.ok("resume", box) == box and boxes.snaps() == [paused["snapshot"]]
+
+
+@pytest.mark.parametrize("words", [("stop",), ("rm", "--force")])
+def test_machine_that_nobody_knows_goes_with_its_sandbox(
+    boxes: Boxes, words: tuple[str, ...]
+) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    pid = boxes.ps()[box]["pid"]
+    (boxes.folder(box) / "pid").unlink()
+    boxes.ok(*words, box)
+    assert not alive(pid) and not boxes.ps()
+
+
+def test_what_can_not_be_looked_at_is_not_dead(boxes: Boxes) -> None:
+    box = boxes.ok("run", "-d", "debian")
+    pid, file = boxes.ps()[box]["pid"], boxes.folder(box) / "pid"
+    file.rename(file.with_suffix(".kept"))
+    file.symlink_to("pid")
+    proc = boxes("ps")
+    assert proc.returncode == 0 and "left alone" in proc.stderr
+    assert boxes("stop", box).returncode == 1 and boxes("rm", "--force", box).returncode == 1
+    file.with_suffix(".kept").rename(file)
+    assert boxes.ps()[box]["state"] == "running" and alive(pid)
+
+
 def test_more_clones_than_are_started_at_a_time(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     clones = boxes.ok("fork", box, "-n", "40").split()
@@ -381,6 +482,8 @@ def test_more_clones_than_are_started_at_a_time(boxes: Boxes) -> None:
 def test_stop_of_a_guest_that_does_not_answer(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian", THAW_FAKE="deaf")
     pid = boxes.ps()[box]["pid"]
+    proc = boxes("stop", "-t", "11m", box)
+    assert proc.returncode == 2 and "at most 10m" in proc.stderr
     proc = boxes("stop", "-t", "1", box)
     assert proc.returncode == 0 and not alive(pid) and not boxes.ps()
 

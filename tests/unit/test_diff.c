@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 
 #include "tests/unit/snapshot_fixture.h"
+#include "vmm/kvm/vm.h"
 #include "vmm/seccomp.h"
+#include "vmm/snapreq.h"
 #include "vmm/snapshot/diff.h"
 #include "vmm/snapshot/hot.h"
 #include "vmm/snapshot/write.h"
@@ -273,6 +275,12 @@ static void test_chain(void)
 	end();
 }
 
+static bool unwanted(void *opaque)
+{
+	++*(unsigned int *)opaque;
+	return false;
+}
+
 static void test_flatten(void)
 {
 	static const struct snap_hot_run runs[] = {{.gpa = 4096, .npages = 3, .kind = 1}};
@@ -290,19 +298,28 @@ static void test_flatten(void)
 	struct snap_hot hot;
 	size_t len_bytes;
 	void *buf;
+	unsigned int asked = 0;
 	int fd;
 
 	begin();
 	write_root("root");
 	CHECK_EQ(write_child("root", "a", 1, &snap_mem_mmap, true, true), 0);
 	CHECK_EQ(write_child("a", "b", 2, &snap_mem_mmap, true, true), 0);
+	/* It has got a diff of its own meanwhile: nothing changes. */
+	CHECK_EQ(snap_load(&snap, path_of("b")), 0);
+	CHECK_EQ(snap_flatten(&snap, unwanted, &asked), -ECANCELED);
+	CHECK_EQ(asked, 1);
+	snap_close(&snap);
+	CHECK_EQ(snap_load(&snap, path_of("b")), 0);
+	CHECK(snap.diff);
+	snap_close(&snap);
 	/* A hot set, and a clone that holds the diff while it is replaced. */
 	CHECK_EQ(snap_load(&snap, path_of("b")), 0);
 	CHECK_EQ(snap_hot_build(runs, 1, &info, snap.view.header->digest, &buf, &len_bytes), 0);
 	CHECK_EQ(chmod(path_of("b"), 0700), 0);
 	file_write(path_of("b/hot"), buf, len_bytes);
 	free(buf);
-	CHECK_EQ(snap_flatten(&snap), 0);
+	CHECK_EQ(snap_flatten(&snap, NULL, NULL), 0);
 	CHECK_EQ(snap_verify(&snap), 0);
 	snap_close(&snap);
 	check_content("b");
@@ -353,7 +370,7 @@ static void test_flatten(void)
 	}
 	CHECK_EQ(snap_load(&snap, path_of("e")), 0);
 	CHECK(snap.diff);
-	CHECK_EQ(snap_flatten(&snap), 0);
+	CHECK_EQ(snap_flatten(&snap, NULL, NULL), 0);
 	snap_close(&snap);
 	CHECK_EQ(snap_load(&snap, path_of("e")), 0);
 	CHECK_EQ(pread(snap.disk_fd, &disk_byte, 1, 3 * MIB), 1);
@@ -413,7 +430,7 @@ static void test_wrong_parents(void)
 	temp_folder_remove(path_of("root"));
 	CHECK_EQ(rename(path_of("hidden"), path_of("root")), 0);
 	CHECK_EQ(snap_load(&snap, path_of("a")), 0);
-	CHECK_EQ(snap_flatten(&snap), 0);
+	CHECK_EQ(snap_flatten(&snap, NULL, NULL), 0);
 	snap_close(&snap);
 	refused("b", -ESTALE,
 		"/b: its parent 'a' is another snapshot than the one it was made from");
@@ -682,7 +699,47 @@ static void test_list(void)
 	CHECK_EQ(snap_diff_parse(&head, sizeof(head), RAM_BYTES, &diff, &why), -EINVAL);
 }
 
-TEST_MAIN({"list", test_list}, {"child_of_every_strategy", test_child_of_every_strategy},
+/** ask() - a running clone's owner asks for a snapshot. Return: is it to be a diff? */
+static bool ask(struct snapreq *req)
+{
+	static struct vm vm;
+	const struct ctl_msg msg = {.text = "new"};
+	struct vm_config cfg = {0};
+	bool diff;
+
+	snapreq_config(req, &cfg);
+	CHECK_EQ(cfg.snapshot_request(&vm, req, &msg,
+				      open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
+		 0);
+	diff = req->writer->opts.diff;
+	snapreq_end(req);
+	return diff;
+}
+
+static void test_parent_that_is_being_built(void)
+{
+	struct snapreq req = {0};
+	struct snap base;
+	int fd;
+
+	begin();
+	write_root("test");
+	CHECK_EQ(snap_load(&base, path_of("test")), 0);
+	CHECK_EQ(snapreq_init(&req, &base), 0);
+	CHECK(ask(&req));
+	fd = open(path_of(".test.build"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	close(fd);
+	CHECK(!ask(&req));
+	CHECK_EQ(unlink(path_of(".test.build")), 0);
+	CHECK(ask(&req));
+	close(req.pagemap_fd);
+	snap_close(&base);
+	end();
+}
+
+TEST_MAIN({"parent that is being built", test_parent_that_is_being_built}, {"list", test_list},
+	  {"child_of_every_strategy", test_child_of_every_strategy},
 	  {"without_pagemap", test_without_pagemap}, {"plain_io", test_plain_io},
 	  {"no_change", test_no_change}, {"chain", test_chain}, {"flatten", test_flatten},
 	  {"wrong_parents", test_wrong_parents}, {"damage", test_damage},

@@ -88,7 +88,7 @@ int exec_main(struct cli *cli, int argc, char **argv)
 		optparse_help(&exec_command, stdout);
 		status = cli_flush() ? CLI_RUN_FAILED : CLI_OK;
 	} else if (!state_init(&state) && !sandbox_find(&state, opts.template_name, &sb) &&
-		   !sandbox_want_running(&sb, "exec")) {
+		   !sandbox_want_running(&state, &sb, "exec")) {
 		status = run_in_sandbox(&state, &sb, &opts, cli->start_ns);
 	}
 	run_opts_free(&opts);

@@ -252,7 +252,7 @@ static int fork_sandbox(struct fork *fork, const char *prefix)
 		return all_fd;
 	ret = sandbox_find_locked(&fork->state, prefix, &fork->parent);
 	if (!ret)
-		ret = sandbox_want_running(&fork->parent, "fork");
+		ret = sandbox_want_running(&fork->state, &fork->parent, "fork");
 	if (!ret)
 		ret = snapshot(fork);
 	sandbox_unlock(&fork->parent);

@@ -107,6 +107,9 @@ static int write_text(const char *path, const char *text, size_t len_bytes, char
 		n = snprintf(tmp, PATH_MAX, "%s.%d.tmp", path, (int)getpid());
 		if (n < 0 || n >= PATH_MAX)
 			return -ENAMETOOLONG;
+		/* Of a process of this number that was killed: nobody else's has it. */
+		if (unlink(tmp) < 0 && errno != ENOENT)
+			return -errno;
 		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
 	}
 	if (fd < 0)

@@ -24,7 +24,9 @@
  * Between the look at the dependents and the removal another build may make a new diff. It holds
  * its parent locked (shared) from before it restores it until it is published, and `rm` looks while
  * it holds that lock exclusively, so `rm` can't miss one. What replaces a template takes no such
- * lock; there the diff's writer looks whether its parent is still in its place before it publishes.
+ * lock; there the diff's writer looks whether its parent is still in its place before it publishes,
+ * a build looks for diffs once more right before its snapshot, and a sandbox that is forked or
+ * paused while its template is being built is written whole (snapreq.c).
  */
 
 static int open_template(const struct state *state, const char *name)
@@ -72,15 +74,20 @@ static int read_manifest(const struct state *state, const char *name, struct sna
 }
 
 /** depends() - is template @name a diff of @parent, whose state has @digest_hex ("": unknown, any)?
- */
-static bool depends(const struct state *state, const char *name, const char *parent,
-		    const char *digest_hex)
+ * Return: 1, 0 (also of what is damaged), or -errno: it could not be looked at. */
+static int depends(const struct state *state, const char *name, const char *parent,
+		   const char *digest_hex)
 {
 	struct snap_manifest manifest;
 	bool found;
+	int ret;
 
-	if (read_manifest(state, name, &manifest))
-		return false;
+	ret = read_manifest(state, name, &manifest);
+	/* Not the manifest's fault: the next look may find a diff. */
+	if (ret == -EMFILE || ret == -ENFILE || ret == -ENOMEM || ret == -EIO)
+		return ret;
+	if (ret)
+		return 0;
 	found = manifest.diff_parent_state && !strcmp(manifest.parent, parent) &&
 		(!*digest_hex || !strcmp(manifest.diff_parent_state, digest_hex));
 	snap_manifest_free(&manifest);
@@ -101,12 +108,19 @@ int lineage_dependents(const struct state *state, const char *name, struct state
 	if (dirfd < 0 || read_digest(dirfd, digest_hex))
 		digest_hex[0] = '\0';
 	fd_close(&dirfd);
-	for (size_t i = 0; i < out->count; i++) {
-		if (depends(state, out->names[i], name, digest_hex))
+	ret = 0;
+	for (size_t i = 0; i < out->count && ret >= 0; i++) {
+		ret = depends(state, out->names[i], name, digest_hex);
+		if (ret > 0)
 			memmove(out->names[kept++], out->names[i], sizeof(out->names[i]));
+		else if (ret < 0)
+			log_err("%s/templates/%s: can't tell whether it is a diff of '%s': %s",
+				state->root, out->names[i], name, strerror(-ret));
 	}
 	out->count = kept;
-	return 0;
+	if (ret < 0)
+		state_names_free(out);
+	return MIN(ret, 0);
 }
 
 int lineage_refuse(const struct state *state, const char *name, const char *what)
@@ -184,8 +198,22 @@ static const struct optparse_command flatten_command = {
 	.positional_name = "NAME",
 };
 
+struct flatten {
+	const struct state *state;
+	const char *name;
+};
+
+/** Its digest changes: diffs of it would lose their parent. */
+static bool has_no_diffs(void *opaque)
+{
+	const struct flatten *flatten = opaque;
+
+	return !lineage_refuse(flatten->state, flatten->name, "flattened");
+}
+
 static int flatten(const struct state *state, const char *name)
 {
+	struct flatten which = {.state = state, .name = name};
 	char folder[PATH_MAX];
 	struct snap snap;
 	int ret;
@@ -195,10 +223,8 @@ static int flatten(const struct state *state, const char *name)
 	if (!ret && !snap.diff)
 		printf("%s: is whole already\n", name);
 	if (!ret && snap.diff) {
-		/* Its digest changes: diffs of it would lose their parent. */
-		ret = lineage_refuse(state, name, "flattened");
-		if (!ret)
-			ret = snap_flatten(&snap);
+		/* Now, before all the work, and again when it is done. */
+		ret = has_no_diffs(&which) ? snap_flatten(&snap, has_no_diffs, &which) : -EBUSY;
 		if (!ret)
 			printf("%s: whole\n", name);
 	}

@@ -11,8 +11,9 @@
 
 /**
  * lineage_dependents() - names of the templates that are diffs of template @name as it is now, so
- * that they could not be used without it; sorted. A template that can't be read does not count: it
- * can't be used as it is. Return: 0 (state_names_free() is due) or -errno (logged).
+ * that they could not be used without it; sorted. A damaged template does not count: it can't be
+ * used as it is. Return: 0 (state_names_free() is due) or -errno (logged), also if one can't be
+ * looked at now: it may be a diff.
  */
 int __must_check lineage_dependents(const struct state *state, const char *name,
 				    struct state_names *out);

@@ -128,7 +128,7 @@ static int pause_sandbox(const struct state *state, const char *prefix, bool jso
 
 	ret = sandbox_find_locked(state, prefix, &sb);
 	if (!ret)
-		ret = sandbox_want_running(&sb, "pause");
+		ret = sandbox_want_running(state, &sb, "pause");
 	if (!ret)
 		ret = sandbox_snap_name(sb.next);
 	if (!ret)

@@ -81,13 +81,12 @@ int pool_recv(int sock, struct pool_msg *msg, int fds[POOL_FDS_MAX])
 		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
 			memcpy(fds, CMSG_DATA(c), MIN(len_bytes, POOL_FDS_MAX * sizeof(int)));
 	}
-	if (n == 0)
-		return 0;
-	if (msg_is_good(msg, n, hdr.msg_flags))
+	if (n > 0 && msg_is_good(msg, n, hdr.msg_flags))
 		return 1;
+	/* A packet without a byte looks like the end, but may bring fds. */
 	fd_close(&fds[0]);
 	fd_close(&fds[1]);
-	return -EPROTO;
+	return n ? -EPROTO : 0;
 }
 
 int pool_address(const struct state *state, const char *name, struct sockaddr_un *addr, int *dir_fd)

@@ -43,7 +43,8 @@ int pool_lock(struct pool *pool)
 		return 0;
 	}
 	log_err("template '%s': %s", pool->opts.name,
-		pool->lock_fd == -ENOENT  ? "there is none of that name"
+		pool->lock_fd == -ENOENT
+			? "there is none of that name: 'thaw template ls' lists them"
 		: pool->lock_fd == -EBUSY ? "it is being removed"
 					  : strerror(pool->lock_fd < 0 ? -pool->lock_fd : errno));
 	return pool->lock_fd < 0 ? pool->lock_fd : -EIO;

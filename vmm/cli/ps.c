@@ -26,6 +26,17 @@ struct ps_opts {
 	u64 grace_ns;
 };
 
+static int parse_grace(void *dest, const char *value, const char **why)
+{
+	int ret = optparse_duration(dest, value, why);
+
+	if (!ret && *(u64 *)dest / 1000000 > SHIM_GRACE_MAX_MS) {
+		*why = "expected at most 10m";
+		ret = -EINVAL;
+	}
+	return ret;
+}
+
 #define FIELD(field) offsetof(struct ps_opts, field)
 
 static const struct optparse_spec ps_specs[] = {
@@ -33,8 +44,8 @@ static const struct optparse_spec ps_specs[] = {
 };
 
 static const struct optparse_spec stop_specs[] = {
-	{"time", 't', "TIME", optparse_duration, FIELD(grace_ns),
-	 "how long processes have to end after SIGTERM (default\n10s)", NULL},
+	{"time", 't', "TIME", parse_grace, FIELD(grace_ns),
+	 "how long processes have to end after SIGTERM (default\n10s, at most 10m)", NULL},
 };
 
 static const struct optparse_spec rm_specs[] = {
@@ -175,8 +186,14 @@ static int end_machine(const struct state *state, const struct sandbox *sb, u64 
 	pid_t pid;
 	int pid_fd = sandbox_pidfd(state, sb->id, &pid), ret = 0;
 
-	if (pid_fd < 0)
+	if (pid_fd == -ESRCH) {
+		sandbox_end_stray(state, sb->id);
 		return 0;
+	}
+	if (pid_fd < 0) {
+		log_err("sandbox %s: can't tell whether it runs: %s", sb->id, strerror(-pid_fd));
+		return pid_fd;
+	}
 	if (!grace_ms || ask_to_end(state, sb, grace_ms) ||
 	    !wait_gone(pid_fd, grace_ms + STOP_EXTRA_MS)) {
 		(void)syscall(SYS_pidfd_send_signal, pid_fd, SIGKILL, NULL, 0);

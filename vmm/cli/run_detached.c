@@ -19,8 +19,9 @@ static int lock_template(const struct state *state, const char *name)
 	int fd = state_lock_template(state, name, false);
 
 	if (fd == -ENOENT)
-		log_err("no template '%s' in %s/templates: 'thaw template ls' lists them", name,
-			state->root);
+		log_err("no template '%s' in %s/templates: 'thaw template ls' lists them, "
+			"'thaw template build' makes one",
+			name, state->root);
 	else if (fd == -EBUSY)
 		log_err("template '%s' is being removed", name);
 	else if (fd < 0)

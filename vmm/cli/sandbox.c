@@ -185,8 +185,9 @@ static int process_start(pid_t pid, unsigned long long *start)
 	int ret;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	if (read_text(path, text, sizeof(text)))
-		return -ESRCH;
+	ret = read_text(path, text, sizeof(text));
+	if (ret)
+		return ret == -ENOENT ? -ESRCH : ret;
 	/* Behind the name, which may hold anything. */
 	at = strrchr(text, ')');
 	ret = at && sscanf(at + 1,
@@ -228,9 +229,9 @@ int sandbox_save_pid(const struct state *state, struct sandbox *sb, pid_t pid)
 	fd_close(&fd);
 	if (!ret && rename(temp, path) < 0)
 		ret = -errno;
-	if (ret)
+	if (ret && ret != -ESRCH)
 		log_err("%s: %s", path, strerror(-ret));
-	else
+	if (!ret)
 		sb->pid = pid;
 	return ret;
 }
@@ -242,21 +243,23 @@ int sandbox_pidfd(const struct state *state, const char *id, pid_t *pid)
 	int number, fd, ret;
 
 	sandbox_path(state, id, "pid", path);
-	if (file_read_all(AT_FDCWD, path, 256, &text, NULL))
-		return -ESRCH;
+	ret = file_read_all(AT_FDCWD, path, 256, &text, NULL);
+	if (ret)
+		return ret == -ENOENT ? -ESRCH : ret;
 	ret = sscanf(text, "%d %llu %63s", &number, &wanted, wanted_boot) == 3 && number > 0
-		      ? 0
+		      ? boot_id(boot)
 		      : -ESRCH;
 	free(text);
-	if (ret || boot_id(boot) || strcmp(boot, wanted_boot) != 0)
-		return -ESRCH;
+	if (ret || strcmp(boot, wanted_boot) != 0)
+		return ret ? ret : -ESRCH;
 	/* First the handle, then the look: what it stands for can't be another process any more. */
 	fd = (int)syscall(SYS_pidfd_open, number, 0);
 	if (fd < 0)
 		return -errno;
-	if (process_start(number, &start) || start != wanted) {
+	ret = process_start(number, &start);
+	if (ret || start != wanted) {
 		fd_close(&fd);
-		return -ESRCH;
+		return ret ? ret : -ESRCH;
 	}
 	*pid = number;
 	return fd;
@@ -312,6 +315,9 @@ int sandbox_load(const struct state *state, const char *id, struct sandbox *sb)
 	if (ret)
 		return ret;
 	fd = sandbox_pidfd(state, id, &sb->pid);
+	/* Dead is removed: who could not look must not say so. */
+	if (fd < 0 && fd != -ESRCH)
+		return fd;
 	if (fd < 0 && sb->state == SANDBOX_RUNNING)
 		sb->state = SANDBOX_DEAD;
 	fd_close(&fd);
@@ -428,16 +434,21 @@ void sandbox_unlock(struct sandbox *sb)
 	fd_close(&sb->lock_fd);
 }
 
-int sandbox_want_running(const struct sandbox *sb, const char *verb)
+int sandbox_want_running(const struct state *state, const struct sandbox *sb, const char *verb)
 {
+	char words[200] = "no word in its log";
+
 	if (sb->pid && sb->state != SANDBOX_PAUSING)
 		return 0;
-	if (sb->state == SANDBOX_DEAD)
-		log_err("%s: sandbox %s has ended: see run/%s/log in the state folder", verb,
-			sb->id, sb->id);
-	else
-		log_err("%s: sandbox %s is %s%s", verb, sb->id, state_names[sb->state],
-			sb->pid ? "" : ": 'thaw resume' brings it back");
+	/* Not where the log is: it may be gone by the time that somebody looks. */
+	if (sb->state == SANDBOX_DEAD) {
+		sandbox_last_words(state, sb, words, sizeof(words));
+		log_err("%s: sandbox %s has ended: %s", verb, sb->id, words);
+	} else {
+		log_err("%s: sandbox %s is %s: %s", verb, sb->id, state_names[sb->state],
+			sb->pid ? "if no command does that any more, 'thaw ps' puts it right"
+				: "'thaw resume' brings it back");
+	}
 	return -EINVAL;
 }
 

@@ -64,8 +64,8 @@ int __must_check sandbox_new(const struct state *state, struct sandbox *sb);
 /** sandbox_save() - write meta.json. Return: 0 or -errno (logged). */
 int __must_check sandbox_save(const struct state *state, const struct sandbox *sb);
 
-/** sandbox_save_pid() - of its thaw-vmm, which has just been started. Return: 0 or -errno (logged).
- */
+/** sandbox_save_pid() - of its thaw-vmm, which has just been started. Return: 0, -ESRCH (it has
+ * ended already), or another -errno (logged). */
 int __must_check sandbox_save_pid(const struct state *state, struct sandbox *sb, pid_t pid);
 
 /** sandbox_load() - what is there of @id, and whether it lives; not locked. Return: 0 or -errno
@@ -86,7 +86,8 @@ int __must_check sandbox_find_locked(const struct state *state, const char *pref
 void sandbox_unlock(struct sandbox *sb);
 
 /** sandbox_want_running() - Return: 0, or -EINVAL with a message that says what it is instead. */
-int __must_check sandbox_want_running(const struct sandbox *sb, const char *verb);
+int __must_check sandbox_want_running(const struct state *state, const struct sandbox *sb,
+				      const char *verb);
 
 /** Ids of all folders in run/, sorted. */
 struct sandbox_ids {
@@ -113,6 +114,10 @@ bool sandbox_is_snap(const char *name);
  * removed is logged. */
 void sandbox_sweep(const struct state *state);
 
+/** sandbox_end_stray() - kill its machine if nobody wrote down its number: the command that started
+ * it was killed right after. The listener says who it is. */
+void sandbox_end_stray(const struct state *state, const char *id);
+
 /** How a sandbox is restored. */
 struct sandbox_opts {
 	const char *strategy;	  /* NULL: the default */
@@ -129,6 +134,11 @@ int __must_check sandbox_start(const struct state *state, struct sandbox *sb,
  * went wrong. Return: 0 or -errno. */
 int __must_check sandbox_wait_resumed(const struct state *state, const struct sandbox *sb,
 				      struct vmmproc *vmm, char *why, size_t why_bytes);
+
+/** sandbox_last_words() - the last line of its log, which says what went wrong, into @out; @out
+ * stays as it is if there is none. */
+void sandbox_last_words(const struct state *state, const struct sandbox *sb, char *out,
+			size_t len_bytes);
 
 /** sandbox_own() - control it. Return: 0 or -errno (logged). vmmproc_release() is due. */
 int __must_check sandbox_own(const struct state *state, const struct sandbox *sb,

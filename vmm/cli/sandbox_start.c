@@ -78,6 +78,12 @@ int sandbox_start(const struct state *state, struct sandbox *sb, const struct sa
 	if (ret)
 		return ret;
 	make_words(state, sb, opts, &words);
+	/* The longer one of the two. */
+	if (strlen(words.vsock) > USOCK_PATH_MAX) {
+		log_err("%s: too long for a socket, which has at most %d bytes: THAW_STATE has to be shorter",
+			words.vsock, USOCK_PATH_MAX);
+		return -ENAMETOOLONG;
+	}
 	/* Of a machine that was killed; listeners leave what is there alone. */
 	(void)unlink(words.ctl);
 	(void)unlink(words.vsock);
@@ -91,12 +97,14 @@ int sandbox_start(const struct state *state, struct sandbox *sb, const struct sa
 	vmm_opts.argv = words.argv;
 	ret = vmmproc_start(vmm, &vmm_opts);
 	fd_close(&vmm_opts.log_fd);
-	return ret ? ret : sandbox_save_pid(state, sb, vmm->pid);
+	if (!ret)
+		ret = sandbox_save_pid(state, sb, vmm->pid);
+	/* It has ended already; sandbox_wait_resumed() knows to say why. */
+	return ret == -ESRCH ? 0 : ret;
 }
 
-/** The last line of its log says what went wrong. */
-static void last_words(const struct state *state, const struct sandbox *sb, char *out,
-		       size_t len_bytes)
+void sandbox_last_words(const struct state *state, const struct sandbox *sb, char *out,
+			size_t len_bytes)
 {
 	char path[PATH_MAX], buf[1024], *line;
 	off_t end;
@@ -117,6 +125,11 @@ static void last_words(const struct state *state, const struct sandbox *sb, char
 	buf[n] = '\0';
 	line = strrchr(buf, '\n');
 	snprintf(out, len_bytes, "%s", line ? line + 1 : buf);
+	/* It goes to terminals, and a guest may have had a hand in it. */
+	for (char *c = out; *c; c++) {
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = '?';
+	}
 }
 
 int sandbox_wait_resumed(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
@@ -134,7 +147,7 @@ int sandbox_wait_resumed(const struct state *state, const struct sandbox *sb, st
 	if (!vmm->exit_seen)
 		vmmproc_reap(vmm);
 	vmmproc_why(vmm, why, why_bytes);
-	last_words(state, sb, why, why_bytes);
+	sandbox_last_words(state, sb, why, why_bytes);
 	return ret;
 }
 
@@ -207,32 +220,42 @@ int sandbox_stream(const struct state *state, const struct sandbox *sb)
 	return ret;
 }
 
-static void channel_ended(struct vmmproc *vmm, char *why, size_t why_bytes)
+static void channel_ended(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
+			  char *why, size_t why_bytes)
 {
 	struct pollfd pfd = {.fd = vmm->pid_fd, .events = POLLIN};
+	char words[200] = "no word in its log";
 
 	/* Its process follows its channel, and only then is the sandbox seen to have ended. */
-	if (vmm->exit_seen)
+	if (vmm->exit_seen) {
 		vmmproc_why(vmm, why, why_bytes);
-	else
-		snprintf(why, why_bytes, "%s",
-			 poll(&pfd, 1, LAST_WORDS_MS) == 1 ? "its thaw-vmm has ended"
-							   : "its thaw-vmm has closed the channel");
+		return;
+	}
+	/* Now: the log goes with the sandbox. */
+	sandbox_last_words(state, sb, words, sizeof(words));
+	snprintf(why, why_bytes, "%s: %s",
+		 poll(&pfd, 1, LAST_WORDS_MS) == 1 ? "its thaw-vmm has ended"
+						   : "its thaw-vmm has closed the channel",
+		 words);
 }
 
 /** Say why the snapshot is not there. Return: @ret. */
-static int snapshot_failed(const struct sandbox *sb, struct vmmproc *vmm, int ret)
+static int snapshot_failed(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
+			   int ret)
 {
 	char why[320] = "";
 
 	if (ret == -ETIMEDOUT)
 		snprintf(why, sizeof(why), "the guest does not make its checkpoint call");
 	else if (ret == -EPIPE)
-		channel_ended(vmm, why, sizeof(why));
+		channel_ended(state, sb, vmm, why, sizeof(why));
 	else
 		snprintf(why, sizeof(why), "%s", vmm->text[0] ? vmm->text : strerror(-ret));
-	log_err("sandbox %s: snapshot: %s; more may stand in run/%s/log of the state folder",
-		sb->id, why, sb->id);
+	if (ret == -EPIPE)
+		log_err("sandbox %s: snapshot: %s", sb->id, why);
+	else
+		log_err("sandbox %s: snapshot: %s; more may stand in %s/run/%s/log", sb->id, why,
+			state->root, sb->id);
 	return ret;
 }
 
@@ -253,7 +276,7 @@ int sandbox_snapshot(const struct state *state, const struct sandbox *sb, struct
 	ret = vmmproc_snapshot(vmm, folder_fd, name, ends ? CTL_SNAPSHOT_EXIT : 0, deadline_ns);
 	fd_close(&folder_fd);
 	if (ret)
-		return snapshot_failed(sb, vmm, ret);
+		return snapshot_failed(state, sb, vmm, ret);
 	fd = vmmproc_connect(vmm, SHIM_PORT);
 	ret = fd < 0 ? fd : exec_checkpoint_live(fd, deadline_ns);
 	/* The shim makes the call when this stream has ended. */
@@ -265,5 +288,5 @@ int sandbox_snapshot(const struct state *state, const struct sandbox *sb, struct
 		ret = vmmproc_wait(vmm, &vmm->snapshot_seen, deadline_ns, -1, NULL, NULL);
 	if (!ret)
 		ret = vmm->snapshot_error;
-	return ret ? snapshot_failed(sb, vmm, ret) : 0;
+	return ret ? snapshot_failed(state, sb, vmm, ret) : 0;
 }

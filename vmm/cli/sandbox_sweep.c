@@ -27,7 +27,7 @@
 #include "vmm/util/util.h"
 
 #define STRAY_WAIT_MS 5000
-#define PAUSE_OVER_NS 1000000000ull
+#define SETTLED_NS    1000000000ull
 
 static bool snapshot_there(const struct state *state, const char *name)
 {
@@ -38,9 +38,7 @@ static bool snapshot_there(const struct state *state, const char *name)
 	return lstat(path, &st) == 0;
 }
 
-/** A machine that nobody wrote the number of: its command was killed right after it had started it.
- * The listener says who it is. */
-static void end_stray(const struct state *state, const char *id)
+void sandbox_end_stray(const struct state *state, const char *id)
 {
 	struct ucred peer = {.pid = 0};
 	socklen_t len = sizeof(peer);
@@ -61,18 +59,20 @@ static void end_stray(const struct state *state, const char *id)
 	fd_close(&fd);
 }
 
-/** Of a machine that lives: one that serves a new owner has given up what the last one asked for.
- */
-static bool pause_is_over(const struct state *state, const char *id)
+/** Of a machine that lives: does its guest run, and will it go on? One that serves a new owner has
+ * given up what the last one asked for. */
+static bool is_settled(const struct state *state, const char *id)
 {
 	struct vmmproc vmm;
 	char path[PATH_MAX];
+	bool resumed;
 
 	sandbox_path(state, id, "ctl", path);
-	if (vmmproc_own(&vmm, path, clock_now_ns() + PAUSE_OVER_NS))
+	if (vmmproc_own(&vmm, path, clock_now_ns() + SETTLED_NS))
 		return false;
+	resumed = vmm.resumed;
 	vmmproc_release(&vmm);
-	return true;
+	return resumed;
 }
 
 /** Finish or undo what a killed command left at half; remove what is dead. */
@@ -90,9 +90,10 @@ static void sweep_sandbox(const struct state *state, const char *id)
 	if (!ret && sb.pid) {
 		if (sb.state == SANDBOX_RUNNING)
 			return;
-		/* A pause that was not written; a resume whose command was killed. A pause that may
-		 * still be written is left for the next look. */
-		if (sb.state == SANDBOX_PAUSING && !pause_is_over(state, id))
+		/* A pause that was not written; a resume whose command was killed. One that may
+		 * still be written, or still fail, is left for the next look: of a sandbox that is
+		 * said to run nothing stays when its machine ends. */
+		if (!is_settled(state, id))
 			return;
 		sb.state = SANDBOX_RUNNING;
 		sb.next[0] = '\0';
@@ -103,10 +104,12 @@ static void sweep_sandbox(const struct state *state, const char *id)
 		sb.next[0] = '\0';
 		ret = sandbox_save(state, &sb);
 	} else if (!ret && sb.state == SANDBOX_RESUMING) {
+		/* Or there would be two of it after the next resume. */
+		sandbox_end_stray(state, id);
 		sb.state = SANDBOX_PAUSED;
 		ret = sandbox_save(state, &sb);
 	} else if (ret || sb.state != SANDBOX_PAUSED) {
-		end_stray(state, id);
+		sandbox_end_stray(state, id);
 		ret = sandbox_remove(state, &sb);
 	}
 	if (ret)
@@ -120,7 +123,11 @@ static bool snapshot_wanted(const struct state *state, const struct sandbox_ids 
 	struct sandbox sb;
 
 	for (size_t i = 0; i < ids->count; i++) {
-		if (!sandbox_load(state, ids->ids[i], &sb) && !strcmp(sb.snapshot, name))
+		int ret = sandbox_load(state, ids->ids[i], &sb);
+
+		/* One that can't be read is left alone, so perhaps it does. One that is being
+		 * paused does as soon as its machine, which may have written it, has ended. */
+		if (ret ? ret != -ENOENT : !strcmp(sb.snapshot, name) || !strcmp(sb.next, name))
 			return true;
 	}
 	return false;

@@ -253,8 +253,9 @@ static int remove_leftovers(int parent_fd, const char *name)
 		    strncmp(entry->d_name, gone, strlen(gone)) != 0)
 			continue;
 		ret = state_remove_flat(parent_fd, entry->d_name, true);
-		/* A writer that still lives removes it itself. */
-		if (ret && ret != -ENOENT && ret != -EWOULDBLOCK) {
+		/* A writer that still lives removes it itself. What is no folder is the lock of
+		 * another build: NAME.tmp-X is a name, too. */
+		if (ret && ret != -ENOENT && ret != -EWOULDBLOCK && ret != -ENOTDIR) {
 			log_err("%s: left by an earlier build; can't remove it: %s", entry->d_name,
 				strerror(-ret));
 			break;

@@ -371,6 +371,7 @@ static bool has_dependent(const struct state *state, const char *name, const cha
 	struct state_names dependents;
 	bool found = false;
 
+	/* If that can't be told, remove_one() will not remove it. */
 	if (lineage_dependents(state, name, &dependents))
 		return false;
 	for (size_t i = 0; i < dependents.count && !found; i++) {

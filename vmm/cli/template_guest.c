@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "vmm/cli/exec.h"
+#include "vmm/cli/lineage.h"
 #include "vmm/cli/template_build.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/util/log.h"
@@ -261,8 +262,16 @@ static int warm_all(struct build *build)
 
 static int checkpoint(struct build *build)
 {
-	int fd, ret;
+	int fd, ret = 0;
 
+	/* The first look is minutes old. From then on sandboxes are kept whole (vmm/snapreq.c), but
+	 * what was under way is published by now. */
+	if (build->opts.replace && access(build->folder, F_OK) == 0) {
+		progress_break(&build->progress);
+		ret = lineage_refuse(&build->state, build->name, "replaced");
+	}
+	if (ret)
+		return ret;
 	progress_phase(&build->progress, "snapshot");
 	log_step(build, "snapshot");
 	fd = vmmproc_connect(&build->vmm, SHIM_PORT);

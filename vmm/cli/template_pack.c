@@ -15,6 +15,7 @@
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/progress.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/cli/state.h"
 #include "vmm/snapshot/internal.h"
 #include "vmm/snapshot/pack.h"
@@ -301,6 +302,12 @@ static int place(void *opaque, const struct snap_manifest *manifest, char path[P
 
 	/* A manifest's name keeps to the same rule; it was checked. */
 	BUG_ON(!state_name_ok(wanted));
+	if (sandbox_is_snap(wanted)) {
+		log_err("template '%s': names like this are those of sandboxes' snapshots; give "
+			"another one: 'thaw template import NAME %s'",
+			wanted, cmd->file);
+		return -EINVAL;
+	}
 	memcpy(cmd->locked, wanted, strlen(wanted) + 1);
 	cmd->lock_fd = state_lock_build(&cmd->state, cmd->locked);
 	if (cmd->lock_fd == -EBUSY)
@@ -317,6 +324,15 @@ static int place(void *opaque, const struct snap_manifest *manifest, char path[P
 		return -EEXIST;
 	}
 	return 0;
+}
+
+/** still_wanted() - a pack may be long in coming, and what it replaces may have got diffs
+ * meanwhile. */
+static bool still_wanted(void *opaque)
+{
+	const struct pack_cmd *cmd = opaque;
+
+	return !cmd->replace || !lineage_refuse(&cmd->state, cmd->locked, "replaced");
 }
 
 static int open_input(const struct pack_cmd *cmd, bool *stream)
@@ -340,7 +356,8 @@ int template_import_main(struct cli *cli, int argc, char **argv)
 {
 	struct pack_cmd cmd = {.lock_fd = -1};
 	char images[PATH_MAX];
-	struct pack_read_opts opts = {.place = place, .progress = show, .images = images};
+	struct pack_read_opts opts = {
+		.place = place, .wanted = still_wanted, .progress = show, .images = images};
 	struct pack_stats stats;
 	int status, ret;
 

@@ -282,6 +282,9 @@ static void take_message(struct vmmproc *proc, const struct ctl_msg *msg, int *f
 		break;
 	case CTL_ARMED:
 		proc->armed = true;
+		/* A checkpoint of the guest's own before this one was refused: not ours. What
+		 * comes behind this message is, however soon. */
+		proc->snapshot_seen = false;
 		proc->snapshot_error = msg->error;
 		break;
 	case CTL_SNAPSHOT:

@@ -44,8 +44,6 @@ int vmmproc_snapshot(struct vmmproc *proc, int folder_fd, const char *name, u32 
 	ret = ctl_send(proc->ctl_fd, &msg, folder_fd);
 	if (!ret)
 		ret = vmmproc_wait(proc, &proc->armed, deadline_ns, -1, NULL, NULL);
-	/* A checkpoint of the guest's own before this one was refused: not ours. */
-	proc->snapshot_seen = false;
 	return ret ? ret : proc->snapshot_error;
 }
 

@@ -60,7 +60,7 @@ static int flatten(const struct snap *snap, struct snap_writer *writer, struct s
 	return snap_writer_store(writer, &snap->view, &gmem, NULL);
 }
 
-int snap_flatten(const struct snap *snap)
+int snap_flatten(const struct snap *snap, bool (*wanted)(void *opaque), void *opaque)
 {
 	const struct snap_write_opts opts = {
 		.path = snap->path,
@@ -69,6 +69,8 @@ int snap_flatten(const struct snap *snap)
 		.kernel = snap->manifest.kernel,
 		.parent = snap->manifest.parent,
 		.base = snap,
+		.wanted = wanted,
+		.opaque = opaque,
 	};
 	struct snap_writer *writer = NULL;
 	struct snap_mem content;

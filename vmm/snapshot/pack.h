@@ -53,6 +53,8 @@ struct pack_read_opts {
 	 */
 	int (*place)(void *opaque, const struct snap_manifest *manifest, char path[PATH_MAX],
 		     const char **name);
+	/** Called when all of it is written and checked: is it still to be published? May log. */
+	bool (*wanted)(void *opaque);
 };
 
 /** pack_read() - a pack into a new snapshot folder. Everything is checked before it is published;

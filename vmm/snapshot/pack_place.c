@@ -179,6 +179,8 @@ static int make_writer(struct pack_in *in, const char *path)
 	writer->memory_fd = writer->disk_fd = writer->state_fd = writer->manifest_fd = -1;
 	writer->diff_fd = -1;
 	writer->opts.replace = in->opts->replace;
+	writer->opts.wanted = in->opts->wanted;
+	writer->opts.opaque = in->opts->opaque;
 	writer->opts.path = strdup(path);
 	if (!writer->opts.path)
 		return bad(in, -ENOMEM, strerror(ENOMEM));

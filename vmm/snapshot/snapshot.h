@@ -158,7 +158,9 @@ void snap_write_abort(struct snap_writer *writer);
 
 /** snap_flatten() - replace the diff @snap by a whole snapshot of the same content and hot set; no
  * KVM needed. Its digest changes, so that diffs of it lose their parent: the caller has seen that
- * there are none. Return: 0 or -errno (logged). */
-int __must_check snap_flatten(const struct snap *snap);
+ * there are none.
+ * @wanted, @opaque: as in struct snap_write_opts.
+ * Return: 0 or -errno (logged). */
+int __must_check snap_flatten(const struct snap *snap, bool (*wanted)(void *opaque), void *opaque);
 
 #endif

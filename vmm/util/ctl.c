@@ -43,10 +43,11 @@ int ctl_recv(int sock, struct ctl_msg *msg, int *fd)
 		struct cmsghdr align;
 		char buf[CMSG_SPACE(sizeof(int))];
 	} control = {0};
+	/* Room for one fd, and no more: with its padding, CMSG_SPACE() takes two. */
 	struct msghdr hdr = {.msg_iov = &iov,
 			     .msg_iovlen = 1,
 			     .msg_control = control.buf,
-			     .msg_controllen = sizeof(control.buf)};
+			     .msg_controllen = CMSG_LEN(sizeof(int))};
 	ssize_t n;
 
 	*fd = -1;
@@ -60,8 +61,11 @@ int ctl_recv(int sock, struct ctl_msg *msg, int *fd)
 		    c->cmsg_len == CMSG_LEN(sizeof(int)))
 			memcpy(fd, CMSG_DATA(c), sizeof(int));
 	}
-	if (n == 0)
+	if (n == 0) {
+		/* A packet without a byte looks like the end, but may bring an fd. */
+		fd_close(fd);
 		return 0;
+	}
 	/* The buffer holds one fd, so the kernel has dropped any more than that and said so by
 	 * MSG_CTRUNC. */
 	if (n != sizeof(*msg) || (hdr.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -34,17 +35,31 @@ void fd_close(int *fd)
 	errno = saved_errno;
 }
 
+/** fd_wait() - after EAGAIN: whoever made the pipe may have made it non-blocking. Return: 0 to try
+ * again, or -errno. */
+static int fd_wait(int fd, short events)
+{
+	struct pollfd pfd = {.fd = fd, .events = events};
+
+	if (errno == EINTR)
+		return 0;
+	if (errno != EAGAIN)
+		return -errno;
+	return poll(&pfd, 1, -1) < 0 && errno != EINTR ? -errno : 0;
+}
+
 int fd_read_full(int fd, void *buf, size_t len_bytes)
 {
 	char *p = buf;
 
 	while (len_bytes) {
 		ssize_t n = read(fd, p, len_bytes);
+		int ret = n < 0 ? fd_wait(fd, POLLIN) : 0;
 
-		if (n < 0 && errno == EINTR)
-			continue;
+		if (ret)
+			return ret;
 		if (n < 0)
-			return -errno;
+			continue;
 		if (n == 0)
 			return -ENODATA;
 		p += n;
@@ -79,11 +94,12 @@ int fd_write_full(int fd, const void *buf, size_t len_bytes)
 
 	while (len_bytes) {
 		ssize_t n = write(fd, p, len_bytes);
+		int ret = n < 0 ? fd_wait(fd, POLLOUT) : 0;
 
-		if (n < 0 && errno == EINTR)
-			continue;
+		if (ret)
+			return ret;
 		if (n < 0)
-			return -errno;
+			continue;
 		p += n;
 		len_bytes -= (size_t)n;
 	}

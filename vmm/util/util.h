@@ -15,13 +15,15 @@ void fd_close(int *fd);
 
 /**
  * fd_read_full() / fd_pread_full() - read exactly @len_bytes, going on after EINTR and short reads.
+ * fd_read_full() waits where @fd would not.
  *
  * Return: 0, -ENODATA when the file ends early, or -errno.
  */
 int __must_check fd_read_full(int fd, void *buf, size_t len_bytes);
 int __must_check fd_pread_full(int fd, void *buf, size_t len_bytes, u64 offset_bytes);
 
-/** fd_write_full() / fd_pwrite_full() - write all of @len_bytes. Return: 0 or -errno. */
+/** fd_write_full() / fd_pwrite_full() - write all of @len_bytes. fd_write_full() waits where @fd
+ * would not. Return: 0 or -errno. */
 int __must_check fd_write_full(int fd, const void *buf, size_t len_bytes);
 int __must_check fd_pwrite_full(int fd, const void *buf, size_t len_bytes, u64 offset_bytes);
 
