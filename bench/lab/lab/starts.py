@@ -145,21 +145,31 @@ class PoolRun(Arm):
         self.pool.stop()
 
 
+def hot_row(template: Template, id: str, kind: str, variant: str) -> ArmRow:
+    """The row of an arm that restores nothing: no strategy, no pool."""
+    return ArmRow(
+        id=id,
+        kind=kind,
+        variant=variant,
+        template=template.label,
+        cache="hot",
+        vcpus=template.vcpus,
+        memory_mib=template.memory_mib,
+        command=template.command,
+    )
+
+
 class Boot(Arm):
     """A cold boot of the same guest."""
 
     def __init__(self, ctx: Context, warmer: Warmer) -> None:
         template = warmer.template
         super().__init__(
-            ArmRow(
+            hot_row(
+                template,
                 id=f"thaw/{template.label}/cold-boot/{template.size}",
                 kind="thaw",
                 variant="cold-boot",
-                template=template.label,
-                cache="hot",
-                vcpus=template.vcpus,
-                memory_mib=template.memory_mib,
-                command=template.command,
             )
         )
         self.ctx = ctx
@@ -185,15 +195,11 @@ class WarmExec(Arm):
     def __init__(self, ctx: Context, warmer: Warmer) -> None:
         template = warmer.template
         super().__init__(
-            ArmRow(
+            hot_row(
+                template,
                 id=f"floor/{template.label}/warm-exec/{template.size}",
                 kind="floor",
                 variant="warm-exec",
-                template=template.label,
-                cache="hot",
-                vcpus=template.vcpus,
-                memory_mib=template.memory_mib,
-                command=template.command,
             )
         )
         self.ctx = ctx
