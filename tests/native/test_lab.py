@@ -24,7 +24,17 @@ from lab.model import ArmRow, ModelError, Report, Sample, Target  # noqa: E402
 from lab.runner import BLOCK_ROUNDS, GIVE_UP, Runner, rounds_of, schedule  # noqa: E402
 from lab.sandbox import read_data  # noqa: E402
 from lab.starts import STRATEGIES, thaw_arms  # noqa: E402
-from lab.targets import BWRAP, COLD, COLD_BOOT, POOLED, QEMU, UNPOOLED, WARM, targets  # noqa: E402
+from lab.targets import (  # noqa: E402
+    BWRAP,
+    COLD,
+    COLD_BOOT,
+    PLAIN,
+    POOLED,
+    QEMU,
+    UNPOOLED,
+    WARM,
+    targets,
+)
 
 
 def row(arm_id: str, **fields: object) -> ArmRow:
@@ -57,12 +67,13 @@ def met_report() -> Report:
     """Every target is met, with room to spare."""
     report = Report(plan="quick", seed=1, date="2026-01-01T00:00:00Z")
     report.arms = [
-        restore("ws", "hot", "hit", 30, c4=12, c5=14, wall=20),
+        restore("ws", "hot", "hit", 30, c4=12, c5=14, wall=22),
         restore("ws", "hot", "none", 30, c4=20, c5=22, wall=30),
         restore("mmap", "hot", "none", 10, c4=40, c5=42, wall=50),
         restore("ws", "cold", "none", 30, c4=60, c5=62, wall=70, bytes_read=1050.0),
         restore("uring", "cold", "none", 30, c4=50, c5=52, wall=60, bytes_read=9000.0),
         restore("mmap", "cold", "none", 30, c4=90, c5=92, wall=99, bytes_read=5000.0),
+        row(PLAIN, variant="plain", samples=samples(30, wall=20)),
         row(WARM, samples=samples(30, c4=10)),
         row(COLD_BOOT, variant="cold-boot", samples=samples(30, c4=4900, c5=5000)),
         row(BWRAP, variant="run", samples=samples(30, wall=25)),

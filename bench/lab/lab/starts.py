@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.arms import Arm, Context, Template
-from lab.measure import run_good
+from lab.measure import Failed, run_good
 from lab.model import ArmRow, Sample
 from lab.sandbox import ColdBoot, Pool, Sandbox, read_data, thaw_run
 
@@ -145,6 +145,32 @@ class PoolRun(Arm):
         self.pool.stop()
 
 
+class PlainRun(PoolRun):
+    """A pool hit as a user types it: without --json, which reads counters of the machine and writes
+    a file. It has no clock but the wall's, which is what peers have, too."""
+
+    def __init__(self, ctx: Context, warmer: Warmer, pool: Pool) -> None:
+        super().__init__(ctx, warmer, pool, "hit", "hot", populate=True)
+        self.row.id += "/plain"
+        self.row.variant = "plain"
+        self.row.options = ["(no --json)"]
+        self.hits = 0
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.hits = self.pool.status()["hits"]
+
+    def sample(self) -> Sample:
+        template = self.warmer.template
+        ended = run_good([self.ctx.thaw, "run", template.name, "--", *self.row.command])
+        return {"wall": ended.wall_ms}
+
+    def settle(self) -> None:
+        super().settle()
+        if (hits := self.pool.status()["hits"]) != self.hits + 1:
+            raise Failed(f"the pool says {hits - self.hits} hits of one run")
+
+
 def hot_row(template: Template, id: str, kind: str, variant: str) -> ArmRow:
     """The row of an arm that restores nothing: no strategy, no pool."""
     return ArmRow(
@@ -231,6 +257,7 @@ def thaw_arms(ctx: Context, template: Template, every: bool) -> list[Arm]:
     pool = Pool(ctx, template)
     arms: list[Arm] = [WarmExec(ctx, warmer), Boot(ctx, warmer)]
     arms.append(PoolRun(ctx, warmer, pool, "hit", "hot", populate=True))
+    arms.append(PlainRun(ctx, warmer, pool))
     for strategy in STRATEGIES:
         for cache in ("hot", "cold"):
             arms.append(Restore(ctx, warmer, strategy, cache, []))

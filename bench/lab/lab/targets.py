@@ -14,6 +14,7 @@ from lab.stats import StatsError, median
 
 SIZE = "1c-256m"
 POOLED = f"thaw/debian/ws/hot/hit/{SIZE}"
+PLAIN = f"{POOLED}/plain"
 UNPOOLED = f"thaw/debian/ws/hot/none/{SIZE}"
 COLD = f"thaw/debian/ws/cold/none/{SIZE}"
 WARM = f"floor/debian/warm-exec/{SIZE}"
@@ -82,14 +83,14 @@ def hot_unpooled(report: Report) -> Value:
 
 
 def v_bwrap(report: Report) -> Value:
-    return _ratio(report, (POOLED, "wall"), (BWRAP, "wall"))
+    return _ratio(report, (PLAIN, "wall"), (BWRAP, "wall"))
 
 
 def v_qemu(report: Report) -> Value:
-    value, n, note = _ratio(report, (POOLED, "wall"), (QEMU, "c5", "wall"))
+    value, n, note = _ratio(report, (PLAIN, "wall"), (QEMU, "c5", "wall"))
     try:
         # What QEMU can do when its memory is a file that it maps; no part of the target.
-        shared = _ratio(report, (POOLED, "wall"), (f"{QEMU}-shared", "c5", "wall"))
+        shared = _ratio(report, (PLAIN, "wall"), (f"{QEMU}-shared", "c5", "wall"))
         note += f"; to its restore with mapped memory {shared[0]:.3g}"
     except Missing:
         pass
@@ -97,7 +98,7 @@ def v_qemu(report: Report) -> Value:
 
 
 def v_coldboot(report: Report) -> Value:
-    return _ratio(report, (POOLED, "wall"), (COLD_BOOT, "c5"))
+    return _ratio(report, (PLAIN, "wall"), (COLD_BOOT, "c5"))
 
 
 def cold_bytes(report: Report) -> Value:
