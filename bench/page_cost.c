@@ -13,27 +13,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "vmm/util/newer.h"
 #include "vmm/util/util.h"
 
 #define LEN_BYTES (PAGE_COST_PAGES * PAGE_SIZE_BYTES)
 #define AROUND	  16 /* pages that one read fault maps */
 
 #define UFFD_FEATURE_WP_ASYNC_BIT (1ull << 15) /* Linux 6.7; older headers do not have it */
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef KVM_PRE_FAULT_MEMORY
-#define KVM_CAP_PRE_FAULT_MEMORY 236
-struct kvm_pre_fault_memory {
-	__u64 gpa;
-	__u64 size;
-	__u64 flags;
-	__u64 padding[5];
-};
-#define KVM_PRE_FAULT_MEMORY _IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory)
-#endif
 
 static const char *const names[PAGE_COSTS] = {
 	[PAGE_READ_FAULT] = "read-fault-around",  [PAGE_READ_FAULT_ONE] = "read-fault",

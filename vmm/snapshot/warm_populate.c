@@ -10,22 +10,7 @@
 #include "vmm/kvm/vm.h"
 #include "vmm/snapshot/warm.h"
 #include "vmm/util/log.h"
-
-/* Linux 5.14 and 6.11; older headers do not have them. */
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef KVM_PRE_FAULT_MEMORY
-#define KVM_CAP_PRE_FAULT_MEMORY 236
-struct kvm_pre_fault_memory {
-	__u64 gpa;
-	__u64 size;
-	__u64 flags;
-	__u64 padding[5];
-};
-#define KVM_PRE_FAULT_MEMORY _IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory)
-#endif
+#include "vmm/util/newer.h"
 
 /* Runs that lie this close are mapped by one call: a few pages more cost less than a call. */
 #define HOT_GAP_PAGES 4
