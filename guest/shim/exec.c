@@ -165,7 +165,7 @@ static void exec_ended(struct shim *shim, struct conn *c)
 	body.kind = WIFSIGNALED(c->wait_status) ? SHIM_EXIT_SIGNAL : SHIM_EXIT_CODE;
 	body.value = (u32)(WIFSIGNALED(c->wait_status) ? WTERMSIG(c->wait_status)
 						       : WEXITSTATUS(c->wait_status));
-	body.drained = !c->drain_over;
+	body.flags = c->drain_over ? 0 : SHIM_EXIT_DRAINED;
 	conn_close_slot(c, SLOT_STDIN);
 	conn_put_frame(c, SHIM_EXIT, &body, sizeof(body));
 	loop_set_deadline(shim, c, 0);

@@ -50,6 +50,19 @@ enum shim_frame_type {
 				     in a clone the commands go on without their streams */
 	SHIM_SHUTDOWN = 9, /* first frame: u32 ms, at most SHIM_GRACE_MAX_MS; as SHIM_POWEROFF, but
 			      SIGTERM for all first, and so long for them to end */
+	SHIM_RESIZE = 10,  /* struct shim_size: of the terminal */
+	SHIM_KILL = 11,	   /* no payload: SIGKILL for the command and all its descendants */
+	SHIM_ACK = 12,	   /* u64 offset: output of a kept exec before it may be given up */
+	SHIM_ATTACH = 13,  /* first frame: struct shim_attach; answered by SHIM_ATTACHED, then
+			      output and end as if it had been here from the start. Takes the exec
+			      over from the stream that had it (which gets SHIM_ERROR, ESTALE) */
+	SHIM_LIST = 14,	   /* first frame, no payload: a SHIM_ENTRY each kept exec, then SHIM_OK */
+	SHIM_FORGET = 15,  /* first frame: id (16 bytes) of a kept exec that has ended: SHIM_OK, or
+			      SHIM_ERROR with ENOENT or EBUSY */
+	SHIM_CONNECT = 16, /* first frame: struct shim_connect. SHIM_OK, and from there on the
+			      stream is the TCP connection's, without frames, its half-closes
+			      included; or SHIM_ERROR with connect's errno */
+	SHIM_USAGE = 17,   /* first frame, no payload: answered by SHIM_USAGE_REPLY */
 
 	/* guest to host */
 	SHIM_STARTED = 64, /* u32 pid: the exec of the program succeeded */
@@ -62,6 +75,9 @@ enum shim_frame_type {
 	SHIM_OK = 70,
 	SHIM_STDIN_CREDIT =
 		71, /* u32 bytes of SHIM_STDIN payload that were consumed (written or dropped) */
+	SHIM_ATTACHED = 72,    /* struct shim_attached */
+	SHIM_ENTRY = 73,       /* struct shim_entry */
+	SHIM_USAGE_REPLY = 74, /* struct shim_usage */
 };
 
 struct shim_frame {
@@ -77,6 +93,86 @@ enum shim_exec_flags {
 	/* stdin, stdout and stderr are /dev/null; SHIM_STARTED is the last frame, and the command
 	 * goes on when the stream has ended. Not with SHIM_EXEC_STDIN */
 	SHIM_EXEC_DETACH = 1u << 1,
+	/* struct shim_exec_ext stands between struct shim_exec and the strings */
+	SHIM_EXEC_EXT = 1u << 2,
+};
+
+#define SHIM_ID_BYTES	      16u
+#define SHIM_RING_BYTES	      (1u << 20) /* output of a kept exec that can be read again */
+#define SHIM_RING_UNACKED_MAX (SHIM_RING_BYTES / 2)
+#define SHIM_KEPT_ENDED_MAX   64u /* ended kept execs; the oldest that was acknowledged goes first \
+				   */
+
+enum shim_ext_flags {
+	/* The exec is known by its id and outlives its streams: output waits in a ring, the exit
+	 * status until SHIM_FORGET. Offsets count its output payload, both streams together, from
+	 * its start. Unacknowledged output is at most SHIM_RING_UNACKED_MAX: then the command
+	 * blocks. */
+	SHIM_EXT_KEEP = 1u << 0,
+	/* stdin, stdout and stderr are a terminal; all output is SHIM_STDOUT; STDIN_EOF is its
+	 * end-of-file character. With SHIM_EXEC_STDIN */
+	SHIM_EXT_PTY = 1u << 1,
+	/* stderr is stdout */
+	SHIM_EXT_COMBINED = 1u << 2,
+	/* Run thaw-files of the initramfs instead of argv[0] */
+	SHIM_EXT_FILES = 1u << 3,
+};
+
+struct shim_size {
+	uint16_t cols, rows; /* 1 to 65535 each */
+};
+
+struct shim_exec_ext {
+	uint8_t id[SHIM_ID_BYTES]; /* with SHIM_EXT_KEEP; else 0 */
+	uint32_t flags;		   /* enum shim_ext_flags */
+	uint32_t timeout_ms;	   /* from its start; then SIGKILL for all of it; 0: none */
+	struct shim_size size;	   /* with SHIM_EXT_PTY; else 0 */
+	uint32_t pids_max;	   /* processes of this exec; 0: no limit */
+	uint32_t nofile;	   /* RLIMIT_NOFILE, soft and hard; 0: the guest's default */
+	uint32_t reserved;	   /* 0 */
+};
+
+struct shim_attach {
+	uint8_t id[SHIM_ID_BYTES];
+	uint64_t offset; /* output from there on, or from the oldest that is left; ~0: the end */
+};
+
+struct shim_attached {
+	uint64_t offset; /* where the output that follows begins */
+	uint64_t end;	 /* how much the exec has printed so far */
+	uint32_t pid;	 /* 0: it has not reached execve */
+	uint32_t state;	 /* enum shim_exec_state */
+};
+
+enum shim_exec_state {
+	SHIM_STATE_RUNNING = 0,
+	SHIM_STATE_ENDED = 1,
+};
+
+struct shim_entry {
+	uint8_t id[SHIM_ID_BYTES];
+	uint64_t end;	      /* output so far */
+	uint64_t oldest;      /* first offset that can still be read */
+	uint64_t started_ns;  /* CLOCK_REALTIME of the guest */
+	uint32_t pid;	      /* 0: it has not reached execve */
+	uint32_t state;	      /* enum shim_exec_state */
+	uint32_t kind, value; /* ended: as in struct shim_exit */
+	uint32_t flags;	      /* enum shim_exit_flags of the end */
+	uint32_t attached;    /* 1: a stream has it */
+	uint32_t ext_flags;   /* enum shim_ext_flags it was started with */
+	uint32_t reserved;
+};
+
+struct shim_connect {
+	uint32_t port; /* 1 to 65535, of 127.0.0.1, or ::1 if nobody listens there */
+	uint32_t reserved;
+};
+
+struct shim_usage {
+	uint64_t uptime_ms, cpu_usage_us;
+	uint64_t memory_total_bytes, memory_available_bytes;
+	uint64_t disk_total_bytes, disk_free_bytes; /* of / */
+	uint32_t processes, kept_execs;
 };
 
 /**
@@ -104,10 +200,16 @@ enum shim_exit_kind {
 };
 
 struct shim_exit {
-	uint32_t kind;	  /* enum shim_exit_kind */
-	uint32_t value;	  /* exit code or signal number */
-	uint32_t drained; /* 1: both pipes reached their end; 0: the drain time ran out while
-			     something held them */
+	uint32_t kind;	/* enum shim_exit_kind */
+	uint32_t value; /* exit code or signal number */
+	uint32_t flags; /* enum shim_exit_flags */
+};
+
+enum shim_exit_flags {
+	SHIM_EXIT_DRAINED = 1u << 0,   /* both pipes reached their end; else the drain time ran out
+					  while something held them */
+	SHIM_EXIT_TIMED_OUT = 1u << 1, /* timeout_ms ended it */
+	SHIM_EXIT_OOM = 1u << 2,       /* the guest's kernel killed something of it for memory */
 };
 
 enum shim_error_stage {
@@ -127,5 +229,10 @@ _Static_assert(sizeof(struct shim_frame) == 8, "wire format");
 _Static_assert(sizeof(struct shim_exec) == 32, "wire format");
 _Static_assert(sizeof(struct shim_exit) == 12, "wire format");
 _Static_assert(sizeof(struct shim_error) == 8, "wire format");
+_Static_assert(sizeof(struct shim_exec_ext) == 40, "wire format");
+_Static_assert(sizeof(struct shim_attach) == 24, "wire format");
+_Static_assert(sizeof(struct shim_attached) == 24, "wire format");
+_Static_assert(sizeof(struct shim_entry) == 72, "wire format");
+_Static_assert(sizeof(struct shim_usage) == 56, "wire format");
 
 #endif

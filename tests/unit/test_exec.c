@@ -43,7 +43,7 @@ static void say_started(struct script *s)
 
 static void say_exit(struct script *s, u32 kind, u32 value, u32 drained)
 {
-	struct shim_exit body = {.kind = kind, .value = value, .drained = drained};
+	struct shim_exit body = {.kind = kind, .value = value, .flags = drained};
 
 	say(s, SHIM_EXIT, &body, sizeof(body));
 }
@@ -145,7 +145,7 @@ static void lies(void)
 	CHECK_EQ(play(&s, -1, -1).kind, EXEC_PROTOCOL); /* never started */
 	for (int i = 0; i < 5; i++) {
 		static const u32 bad[5][3] = {
-			{0, 256, 1}, {1, 0, 1}, {1, 65, 1}, {2, 0, 1}, {0, 0, 2}};
+			{0, 256, 1}, {1, 0, 1}, {1, 65, 1}, {2, 0, 1}, {0, 0, 8}};
 
 		s.len = 0;
 		say_started(&s);

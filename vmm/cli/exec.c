@@ -173,7 +173,7 @@ static void take_exit(struct exec *e, const u8 *payload)
 	bool ok;
 
 	memcpy(&body, payload, sizeof(body));
-	ok = body.drained <= 1;
+	ok = !(body.flags & ~(SHIM_EXIT_DRAINED | SHIM_EXIT_TIMED_OUT | SHIM_EXIT_OOM));
 	if (body.kind == SHIM_EXIT_CODE)
 		ok = ok && body.value <= 255;
 	else
@@ -184,7 +184,7 @@ static void take_exit(struct exec *e, const u8 *payload)
 	}
 	e->result->exit_ns = clock_now_ns();
 	e->result->value = body.value;
-	e->result->drained = body.drained;
+	e->result->drained = body.flags & SHIM_EXIT_DRAINED;
 	finish(e, body.kind == SHIM_EXIT_CODE ? EXEC_EXITED : EXEC_SIGNALLED, 0, NULL);
 }
 

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sandboxes by name, as the rest of thawd sees them. A box is a name with a specification and a
+ * state; while it runs it has a machine. All functions are safe from any thread.
+ */
+#ifndef THAW_DAEMON_BOX_H
+#define THAW_DAEMON_BOX_H
+
+#include <jansson.h>
+
+#include "vmm/util/types.h"
+
+#define BOX_NAME_MAX 63
+
+struct thawd;
+struct http_req;
+struct box;
+
+/** box_name_ok() - [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most BOX_NAME_MAX: it becomes part of host
+ * names. */
+bool box_name_ok(const char *name);
+
+/** A request that uses a running box: as long as one is there, the box is active. */
+struct box_use {
+	struct box *box; /* NULL: none */
+	u64 incarnation; /* counts its starts: a stream belongs to one of them */
+};
+
+/**
+ * box_use() - the running box that the request's {name} means, with its activity counted and a
+ * reference held.
+ * Return: 0; or -errno, and @req has been answered: 404 `not_found`, 409 `wrong_state` (it names
+ * the state and the call that changes it).
+ */
+int __must_check box_use(struct thawd *thawd, struct http_req *req, struct box_use *use);
+/** box_use_end() - safe twice. */
+void box_use_end(struct thawd *thawd, struct box_use *use);
+/** box_use_quiet() - the same by name and without counting as activity, for thawd's own work (log
+ * pullers). Return: 0, -ENOENT, -ENODEV (not running). Answers nobody. */
+int __must_check box_use_quiet(struct thawd *thawd, const char *name, struct box_use *use);
+
+const char *box_name(const struct box *box);
+/** box_run_path() - "$THAW_STATE/run/ID/@file" of the machine of @use, into PATH_MAX bytes. */
+void box_run_path(const struct box_use *use, const char *file, char *out);
+
+/**
+ * box_stream() - a new stream to the machine's shim (SHIM_PORT), a connected, non-blocking socket
+ * of the caller's. It can be written to at once. Return: the fd, or -errno: -ENODEV when the
+ * machine has gone meanwhile. Logs nothing.
+ */
+int __must_check box_stream(struct thawd *thawd, const struct box_use *use);
+
+/** Limits for what is run in it; 0: none of its own. */
+struct box_limits {
+	u32 pids_max, nofile;
+};
+void box_limits(const struct box_use *use, struct box_limits *out);
+
+/**
+ * box_preview_token() - the box's own token for its preview, made with the box, 32 hex digits and a
+ * NUL.
+ */
+void box_preview_token(struct thawd *thawd, const struct box_use *use, char out[33]);
+
+/*
+ * What the exec part does for boxes (exec_box.c); called by the box part.
+ */
+
+/** exec_box_started() - a machine of @use runs: fresh, resumed, forked or adopted. Its kept execs
+ * are listed and those that still matter are attached; the entrypoint is run if @entrypoint (fresh
+ * starts of a box that has one). Return: 0 or -errno with the reason in @why. */
+int __must_check exec_box_started(struct thawd *thawd, const struct box_use *use,
+				  const json_t *entrypoint, const json_t *env, char *why,
+				  size_t why_bytes);
+/** exec_box_stopped() - its machine is gone: streams end, records become "ended" or lost. */
+void exec_box_stopped(struct thawd *thawd, const char *name, u64 incarnation);
+/** exec_box_signal_entrypoint() - Return: 0, -ESRCH (there is none), or -errno. */
+int __must_check exec_box_signal_entrypoint(struct thawd *thawd, const struct box_use *use,
+					    u32 signal);
+/** box_entrypoint_ended() - the exec part tells: the box stops with reason "exited". */
+void box_entrypoint_ended(struct thawd *thawd, const char *name, u64 incarnation, int exit_code);
+
+#endif
