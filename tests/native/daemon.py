@@ -96,7 +96,7 @@ class Thawd:
         head = [f"socket = {self.socket}", "jail = off"]
         self.config.write_text("\n".join([*head, *self.lines, ""]))
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.socket)
+            Path(self.socket).unlink()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [str(THAWD), "--config", str(self.config)],
