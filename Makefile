@@ -79,7 +79,12 @@ KEEP_SRCS := vmm/cli/sweep.c vmm/snapshot/seal.c
 PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/pack_deflate.c vmm/snapshot/pack_io.c vmm/snapshot/pack_pool.c vmm/snapshot/pack_write.c \
 	vmm/snapshot/pack_read.c vmm/snapshot/pack_place.c vmm/snapshot/pack_file.c vmm/snapshot/mem_pack.c vmm/cli/template_pack.c
 
-LIB_SRCS := $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+# thaw-files: file operations in the guest; frame.c is the host's, too.
+FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
+	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
+FILES_LIB_SRCS := guest/files/frame.c
+
+LIB_SRCS := $(FILES_LIB_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_snap_fail test_diff test_snap_kvm test_frame test_exec test_usock test_ctl
@@ -124,12 +129,13 @@ CPPFLAGS += -DTHAW_VERSION='"$(VERSION)"'
 LIB := $(B)/libvmm.a
 LIB_OBJS := $(LIB_SRCS:%.c=$(B)/obj/%.o)
 SHIM_OBJS := $(SHIM_SRCS:%.c=$(B)/shim-obj/%.o)
+FILES_OBJS := $(FILES_SRCS:%.c=$(B)/shim-obj/%.o)
 UNIT_BINS := $(UNIT_TESTS:%=$(B)/unit/%)
 
 # --- all ---------------------------------------------------------------------------------------------------------
 
 .PHONY: all
-all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim
+all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thaw-files
 
 # Rebuilds everything when a flag or the compiler changes.
 $(B)/flags: FORCE
@@ -191,6 +197,13 @@ $(B)/thaw-shim: $(SHIM_OBJS)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static) -no-pie -Wl,--gc-sections -o $@ $^
 
+# libacl is libarchive's. Without debug information: it lies in every guest's memory.
+$(B)/thaw-files: $(FILES_OBJS)
+	$(call say,LINK,$@)
+	@{ $(PKG_CONFIG) --exists libarchive && [ -e "$$($(CC) -print-file-name=libacl.a)" ]; } || \
+		{ echo "error: static libarchive or libacl not found; run: make deps" >&2; exit 1; }
+	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static -s) -no-pie -Wl,--gc-sections -o $@ $^ -larchive -lacl
+
 # --- guest ---------------------------------------------------------------------------------------------------------
 
 G := build/guest
@@ -207,18 +220,18 @@ guest-lab: $(GL)/initramfs.cpio
 $(GL)/stamp: FORCE
 	$(Q)guest/image/build --image debian-lab --link $(GL) >/dev/null
 
-$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim $(B)/thaw-files guest/image/mkinitramfs
 	$(call say,INITRAMFS,$@)
-	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(GL)/modules $@
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(B)/thaw-files $(GL)/modules $@
 
 # Cached by digest, so it is asked for every time; the stamp changes when the answer does.
 $(G)/stamp: FORCE
 	$(Q)guest/image/build --link $(G) >/dev/null
 
-# The shim changes often, thus it is no part of what is cached.
-$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+# Our own programs change often, thus they are no part of what is cached.
+$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim $(B)/thaw-files guest/image/mkinitramfs
 	$(call say,INITRAMFS,$@)
-	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(G)/modules $@
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(B)/thaw-files $(G)/modules $@
 
 # --- deps, demo ----------------------------------------------------------------------------------------------------
 
@@ -316,7 +329,7 @@ format:
 
 compile_commands.json: $(BPF_SKELS)
 	$(Q)scripts/compile-commands $(CC) '$(subst ','\'',$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL)))' $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
-		$(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
+		$(SHIM_SRCS) $(FILES_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@
 
 # Prints a make variable; scripts ask for source lists this way.
@@ -380,7 +393,7 @@ distclean: clean
 
 help:
 	@echo 'thaw: make targets'
-	@echo '  all        thaw, thaw-vmm, thaw-shim in build/<config>/'
+	@echo '  all        thaw, thaw-vmm, thaw-shim, thaw-files in build/<config>/'
 	@echo '  guest      guest kernel, root image and initramfs in build/guest/ (cached)'
 	@echo '  deps       install what is missing by apt (root)'
 	@echo '  demo       deps, build, template, a command in a restored sandbox, clocks printed'
@@ -394,5 +407,5 @@ help:
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+-include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
 	$(BENCH_OBJS:.o=.d) $(B)/obj/bench/fetch.d
