@@ -2,7 +2,7 @@
 """thaw-files by itself: every operation, with Linux's own errors."""
 
 # Names that are not UTF-8 are bytes, which pathlib does not take.
-# ruff: noqa: PTH101, PTH102, PTH112, PTH115, PTH118, PTH208
+# ruff: noqa: PTH102, PTH115
 
 from __future__ import annotations
 

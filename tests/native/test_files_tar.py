@@ -2,7 +2,7 @@
 """thaw-files' archives: what is kept, and that no archive reaches outside its folder."""
 
 # Names that are not UTF-8 are bytes, which pathlib does not take.
-# ruff: noqa: PTH101, PTH102, PTH112, PTH115, PTH118, PTH208
+# ruff: noqa: PTH102, PTH112, PTH115, PTH118, PTH208
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """thaw-files watch: every change is told, moves with both names, an overflow never in silence."""
 
 # Names that are not UTF-8 are bytes, which pathlib does not take.
-# ruff: noqa: PTH101, PTH102, PTH112, PTH115, PTH118, PTH208
+# ruff: noqa: PTH101, PTH102
 
 from __future__ import annotations
 
