@@ -84,6 +84,23 @@ FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/fil
 	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
 FILES_LIB_SRCS := guest/files/frame.c
 
+# thawd: the daemon, all but its main.c.
+DAEMON_SRCS := vmm/daemon/conf.c vmm/daemon/conf_table.c vmm/daemon/sdnotify.c vmm/daemon/route.c vmm/daemon/auth.c vmm/daemon/http.c vmm/daemon/http_listen.c \
+	vmm/daemon/http_conn.c vmm/daemon/http_serve.c vmm/daemon/http_work.c vmm/daemon/http_req.c vmm/daemon/http_body.c vmm/daemon/http_reply.c \
+	vmm/daemon/http_stream.c vmm/daemon/http_upgrade.c vmm/daemon/notes.c vmm/daemon/events.c vmm/daemon/audit.c vmm/daemon/metrics.c vmm/daemon/api_core.c
+
+# Ports and previews.
+DAEMON_SRCS += vmm/daemon/api_ports.c
+
+# Boxes.
+DAEMON_SRCS += vmm/daemon/box.c vmm/daemon/api_sandboxes.c vmm/daemon/api_snapshots.c vmm/daemon/api_templates.c
+
+# Execs.
+DAEMON_SRCS += vmm/daemon/api_exec.c
+
+# Files.
+DAEMON_SRCS += vmm/daemon/api_files.c
+
 LIB_SRCS := $(FILES_LIB_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
@@ -98,6 +115,12 @@ UNIT_TESTS += test_machine_wait test_zygote test_owner
 
 UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
 FUZZERS += fuzz_hot
+
+# Tests and fuzzers of thawd's own code: with its library in front of the rest.
+DAEMON_TESTS :=
+UNIT_TESTS += $(DAEMON_TESTS)
+DAEMON_FUZZERS :=
+FUZZERS += $(DAEMON_FUZZERS)
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
@@ -119,6 +142,7 @@ BPF_INCLUDE := -isystem build/bpf
 CPPFLAGS += -D_GNU_SOURCE -I. -I$(B)/gen $(BPF_INCLUDE)
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN_C) $(HARDEN) $(SANFLAGS) -MMD -MP $(CFLAGS)
 LIBS := -luring -ljansson -lxxhash -lzstd -lpthread
+DAEMON_LIBS := -lmicrohttpd -lsqlite3 -lwslay
 # The binaries are static: they start faster, carry no loader into the jail, and run on a host with other libraries. A sanitizer can't be.
 LINK_VMM := $(if $(SAN),-pie,-static-pie) -Wl,-z,relro,-z,now
 SHIM_CFLAGS := -std=gnu11 -Os -g $(WARN_C) -fno-strict-aliasing -ffunction-sections -fdata-sections -fno-pie $(SANFLAGS) -MMD -MP
@@ -135,7 +159,7 @@ UNIT_BINS := $(UNIT_TESTS:%=$(B)/unit/%)
 # --- all ---------------------------------------------------------------------------------------------------------
 
 .PHONY: all
-all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thaw-files
+all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thaw-files $(B)/thawd
 
 # Rebuilds everything when a flag or the compiler changes.
 $(B)/flags: FORCE
@@ -147,8 +171,10 @@ FORCE:
 
 # Asked for once, with a clear error a library.
 $(B)/probe: | $(B)/flags
-	@for lib in liburing jansson libxxhash libzstd; do $(PKG_CONFIG) --exists $$lib || \
+	@for lib in liburing jansson libxxhash libzstd libmicrohttpd sqlite3; do $(PKG_CONFIG) --exists $$lib || \
 		{ echo "error: library $$lib not found by $(PKG_CONFIG); run: make deps" >&2; exit 1; }; done
+	@echo '#include <wslay/wslay.h>' | $(CC) -E -o /dev/null - 2>/dev/null || \
+		{ echo "error: library wslay not found by $(CC); run: make deps" >&2; exit 1; }
 	@touch $@
 
 $(B)/obj/%.o: %.c $(B)/flags $(B)/probe
@@ -187,6 +213,30 @@ $(B)/thaw-vmm: $(B)/obj/vmm/main.o $(LIB)
 $(B)/thaw: $(B)/obj/vmm/cli/main.o $(LIB)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(LINK_VMM) -o $@ $^ $(LIBS)
+
+# --- thawd -----------------------------------------------------------------------------------------------------------
+
+DAEMON_LIB := $(B)/libthawd.a
+DAEMON_OBJS := $(DAEMON_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/openapi.o
+
+$(B)/gen/openapi.c: docs/openapi.yaml scripts/openapi-c CHANGELOG.md
+	$(call say,GEN,$@)
+	@mkdir -p $(@D)
+	$(Q)scripts/openapi-c '$(VERSION)' $< >$@
+
+$(B)/obj/openapi.o: $(B)/gen/openapi.c $(B)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -c -o $@ $<
+
+$(DAEMON_LIB): $(DAEMON_OBJS)
+	$(call say,AR,$@)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+# Not static: its libraries get their security updates from the distribution.
+$(B)/thawd: $(B)/obj/vmm/daemon/main.o $(DAEMON_LIB) $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -pie -Wl,-z,relro,-z,now -o $@ $^ $(DAEMON_LIBS) $(LIBS)
 
 $(B)/shim-obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)
@@ -245,6 +295,11 @@ demo: deps
 	$(Q)tests/host/run scripts/demo
 
 # --- tests ---------------------------------------------------------------------------------------------------------
+
+$(DAEMON_TESTS:%=$(B)/unit/%): $(B)/unit/%: tests/unit/%.c $(DAEMON_LIB) $(LIB) $(B)/flags
+	$(call say,UNIT,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(DAEMON_LIB) $(LIB) $(DAEMON_LIBS) $(LIBS)
 
 $(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
 	$(call say,UNIT,$@)
@@ -308,6 +363,19 @@ $(F)/libvmm.a: $(FUZZ_OBJS)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
+$(F)/obj/openapi.o: $(B)/gen/openapi.c
+	@mkdir -p $(@D)
+	$(Q)$(CLANG) -D_GNU_SOURCE -I. $(FUZZ_FLAGS) -c -o $@ $<
+
+$(F)/libthawd.a: $(DAEMON_SRCS:%.c=$(F)/obj/%.o) $(F)/obj/openapi.o
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(DAEMON_FUZZERS:%=$(F)/%): $(F)/%: tests/fuzz/%.c $(F)/libthawd.a $(F)/libvmm.a
+	$(call say,FUZZ,$@)
+	$(Q)$(CLANG) -D_GNU_SOURCE -I. $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined -o $@ $< $(FUZZ_EXTRA_$*) $(F)/libthawd.a $(F)/libvmm.a \
+		$(DAEMON_LIBS) $(LIBS)
+
 $(F)/%: tests/fuzz/%.c $(F)/libvmm.a
 	$(call say,FUZZ,$@)
 	$(Q)$(CLANG) -D_GNU_SOURCE -I. $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined -o $@ $< $(FUZZ_EXTRA_$*) $(F)/libvmm.a $(LIBS)
@@ -329,7 +397,7 @@ format:
 
 compile_commands.json: $(BPF_SKELS)
 	$(Q)scripts/compile-commands $(CC) '$(subst ','\'',$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL)))' $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
-		$(SHIM_SRCS) $(FILES_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
+		$(DAEMON_SRCS) vmm/daemon/main.c $(SHIM_SRCS) $(FILES_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@
 
 # Prints a make variable; scripts ask for source lists this way.
@@ -393,7 +461,7 @@ distclean: clean
 
 help:
 	@echo 'thaw: make targets'
-	@echo '  all        thaw, thaw-vmm, thaw-shim, thaw-files in build/<config>/'
+	@echo '  all        thaw, thawd, thaw-vmm, thaw-shim, thaw-files in build/<config>/'
 	@echo '  guest      guest kernel, root image and initramfs in build/guest/ (cached)'
 	@echo '  deps       install what is missing by apt (root)'
 	@echo '  demo       deps, build, template, a command in a restored sandbox, clocks printed'
@@ -407,5 +475,5 @@ help:
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+-include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
 	$(BENCH_OBJS:.o=.d) $(B)/obj/bench/fetch.d

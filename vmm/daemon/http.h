@@ -9,8 +9,9 @@
  * thread.
  *
  * A handler answers exactly once: http_reply_*(), http_stream_begin() or http_upgrade(). One that
- * returns without an answer is answered for with 500 `internal`. All functions here are for the
- * handler's thread, unless said otherwise. The client is hostile.
+ * returns without an answer is answered for with 500 `internal`. It may answer before it has read
+ * the body; the rest is dropped then, and the answer reaches the client behind it. All functions
+ * here are for the handler's thread, unless said otherwise. The client is hostile.
  */
 #ifndef THAW_DAEMON_HTTP_H
 #define THAW_DAEMON_HTTP_H
@@ -148,15 +149,17 @@ int __must_check http_sse_ping(struct http_req *req);
 /**
  * http_upgrade() - answer 101 with "Upgrade: @protocol" and what http_add_header() added, and take
  * the connection.
- * Return: a connected stream socket, blocking, which the caller owns; bytes that the client sent
- * early are the first to be read. -errno: the client is gone.
+ * Return: a connected stream socket, blocking, which the caller owns and closes before serve()
+ * returns, as MHD lets go of the connection then; bytes that the client sent early are the first to
+ * be read. -errno: the client is gone.
  */
 int __must_check http_upgrade(struct http_req *req, const char *protocol);
 
 /**
  * http_client_fd() - to be polled, with events 0 or POLLRDHUP alone, beside what the handler waits
  * for: POLLHUP, POLLERR or POLLRDHUP mean that the client left. Never to be read. Valid until the
- * answer ends; also woken when thawd wants to end (http_stopping()).
+ * answer ends; before http_upgrade() also woken when thawd wants to end (http_stopping()): a client
+ * that left and a thawd that ends are not the same.
  */
 int http_client_fd(const struct http_req *req);
 /** http_stopping() - thawd is about to end; streams should. */

@@ -16,8 +16,9 @@
 struct thawd;
 struct http_req;
 
-/** event_emit() - to all readers of /v1/events. @type: "sandbox.started"; @details: stolen, may be
- * NULL. */
+/** event_emit() - to all readers of /v1/events. @type: "sandbox.started"; @sandbox: its name or
+ * NULL;
+ * @details: stolen, may be NULL. */
 void event_emit(struct thawd *thawd, const char *type, const char *sandbox, json_t *details);
 
 /**
@@ -66,5 +67,21 @@ enum metric_histogram {
 
 void metric_add(struct thawd *thawd, enum metric_counter counter, u64 n);
 void metric_observe_ns(struct thawd *thawd, enum metric_histogram histogram, u64 ns);
+
+struct metric_out;
+/** Something that is counted when it is asked for: sandboxes by state, memory. Called in the thread
+ * that answers /metrics; tells its values by metric_gauge(). */
+typedef void metric_gauge_fn(struct thawd *thawd, struct metric_out *out);
+
+/** metric_register() - at the start of a part, before requests are served; at most 16. */
+void metric_register(struct thawd *thawd, metric_gauge_fn *fn);
+
+/**
+ * metric_gauge() - one value. All of one @name follow each other; @help is printed before the
+ * first.
+ * @label, @label_value: "state", "running"; both NULL: none.
+ */
+void metric_gauge(struct metric_out *out, const char *name, const char *help, const char *label,
+		  const char *label_value, double value);
 
 #endif

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What thawd says about itself: /healthz, /version, /metrics, /openapi.json, /v1/info, /v1/events.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "vmm/cli/kvmkind.h"
+#include "vmm/daemon/http.h"
+#include "vmm/daemon/notes_internal.h"
+#include "vmm/daemon/openapi.h"
+#include "vmm/daemon/thawd.h"
+#include "vmm/util/util.h"
+
+static void serve_healthz(struct thawd *thawd, struct http_req *req)
+{
+	(void)thawd;
+	http_reply_json(req, 200, json_pack("{s:b}", "ok", 1));
+}
+
+static void serve_version(struct thawd *thawd, struct http_req *req)
+{
+	(void)thawd;
+	http_reply_json(req, 200, json_pack("{s:s, s:s}", "version", THAW_VERSION, "api", "v1"));
+}
+
+static void serve_metrics(struct thawd *thawd, struct http_req *req)
+{
+	char *text = metrics_print(thawd);
+
+	if (!text) {
+		http_reply_error(req, 500, "internal", NULL, "out of memory");
+		return;
+	}
+	http_reply_text(req, 200, "text/plain; version=0.0.4; charset=utf-8", text, strlen(text));
+	free(text);
+}
+
+static void serve_openapi(struct thawd *thawd, struct http_req *req)
+{
+	(void)thawd;
+	http_reply_text(req, 200, "application/json", (const char *)openapi_json,
+			openapi_json_bytes);
+}
+
+/** kvm_kind_text() - what thaw doctor says of it. */
+static const char *kvm_kind_text(void)
+{
+	const char *kind = "none";
+	char *cpuinfo = NULL;
+
+	if (access("/dev/kvm", R_OK | W_OK) < 0 ||
+	    file_read_all(AT_FDCWD, "/proc/cpuinfo", 16 * MIB, &cpuinfo, NULL))
+		return kind;
+	if (!cpuinfo_has_flag(cpuinfo, "vmx") && !cpuinfo_has_flag(cpuinfo, "svm"))
+		kind = "pvm";
+	else
+		kind = kvm_cpu_emulated() ? "emulated" : "hardware";
+	free(cpuinfo);
+	return kind;
+}
+
+static void serve_info(struct thawd *thawd, struct http_req *req)
+{
+	struct sysinfo info = {.mem_unit = 1};
+	struct utsname uts;
+	json_t *host, *limits;
+
+	uname(&uts);
+	sysinfo(&info);
+	host = json_pack("{s:s, s:s, s:s, s:i, s:I}", "hostname", uts.nodename, "kernel",
+			 uts.release, "machine", uts.machine, "cpus",
+			 (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
+			 (json_int_t)(info.totalram * info.mem_unit));
+	limits = json_pack("{s:I, s:I, s:I, s:I}", "max_connections",
+			   (json_int_t)thawd->conf.max_connections, "max_requests",
+			   (json_int_t)thawd->conf.max_requests, "max_header_bytes",
+			   (json_int_t)thawd->conf.max_header_bytes, "max_json_bytes",
+			   (json_int_t)thawd->conf.max_json_bytes);
+	http_reply_json(req, 200,
+			json_pack("{s:s, s:s, s:o, s:o, s:s, s:s, s:I}", "version", THAW_VERSION,
+				  "api", "v1", "host", host, "limits", limits, "state_folder",
+				  thawd->state.root, "kvm", kvm_kind_text(), "uptime_ms",
+				  (json_int_t)((clock_now_ns() - thawd->start_ns) / 1000000)));
+}
+
+static const char *const events_query[] = {"sandbox", "since", NULL};
+
+const struct http_route api_core_routes[] = {
+	{HTTP_GET, "/healthz", NULL, HTTP_NO_AUTH, serve_healthz},
+	{HTTP_GET, "/version", NULL, 0, serve_version},
+	{HTTP_GET, "/metrics", NULL, 0, serve_metrics},
+	{HTTP_GET, "/openapi.json", NULL, 0, serve_openapi},
+	{HTTP_GET, "/v1/info", NULL, 0, serve_info},
+	{HTTP_GET, "/v1/events", events_query, 0, events_serve},
+	{0, NULL, NULL, 0, NULL},
+};
