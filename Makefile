@@ -40,7 +40,7 @@ say = $(if $(filter 1,$(V)),,@printf '  %-8s %s\n' '$(1)' '$(2)')
 
 # --- sources: explicit, one list a part -----------------------------------------------------------------------------
 
-UTIL_SRCS := vmm/util/log.c vmm/util/util.c vmm/util/ev.c vmm/util/ctl.c vmm/util/ring.c vmm/util/usock.c
+UTIL_SRCS := vmm/util/log.c vmm/util/util.c vmm/util/ev.c vmm/util/ctl.c vmm/util/ring.c vmm/util/usock.c vmm/util/httpc.c vmm/util/httpc_parse.c
 
 KVM_SRCS := vmm/kvm/gmem.c vmm/kvm/bus.c vmm/kvm/ioapic.c vmm/kvm/acpi.c vmm/kvm/boot.c vmm/kvm/cpuid.c vmm/kvm/msr.c \
 	vmm/kvm/serial.c vmm/kvm/thawdev.c vmm/kvm/vcpu.c vmm/kvm/vcpu_state.c vmm/kvm/vm.c vmm/kvm/vm_mem.c vmm/kvm/vm_loop.c \
@@ -121,6 +121,8 @@ DAEMON_TESTS :=
 UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS :=
 FUZZERS += $(DAEMON_FUZZERS)
+UNIT_TESTS += test_httpc
+FUZZERS += fuzz_httpc
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c

@@ -96,7 +96,7 @@ static int list_one(const struct state *state, const char *id, json_t *array, bo
 	struct sandbox sb;
 
 	/* -ENOENT: being made or removed. */
-	if (sandbox_load(state, id, &sb))
+	if (sandbox_load(state, id, &sb) || sb.thawd)
 		return 0;
 	if (array)
 		return json_array_append_new(array, sandbox_json(&sb)) ? -ENOMEM : 0;

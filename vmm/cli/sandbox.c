@@ -151,10 +151,10 @@ int sandbox_save(const struct state *state, const struct sandbox *sb)
 	json_t *meta;
 	int ret;
 
-	meta = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "id", sb->id, "state",
+	meta = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "id", sb->id, "state",
 			 state_names[sb->state], "template", sb->template_name, "snapshot",
 			 sb->snapshot, "next", sb->next, "parent", sb->parent, "hostname",
-			 sb->hostname, "created", sb->created);
+			 sb->hostname, "created", sb->created, "owner", sb->thawd ? "thawd" : "");
 	sandbox_path(state, sb->id, "meta.json", path);
 	if (!meta) {
 		log_err("%s: out of memory", path);
@@ -275,7 +275,7 @@ static void take(char *out, size_t len_bytes, const json_t *meta, const char *ke
 /** What a file says may have been written by half, or by another version: it is checked. */
 static int parse_meta(const json_t *meta, struct sandbox *sb)
 {
-	char text[16];
+	char text[16], owner[16];
 
 	take(text, sizeof(text), meta, "state");
 	take(sb->template_name, sizeof(sb->template_name), meta, "template");
@@ -284,6 +284,8 @@ static int parse_meta(const json_t *meta, struct sandbox *sb)
 	take(sb->parent, sizeof(sb->parent), meta, "parent");
 	take(sb->hostname, sizeof(sb->hostname), meta, "hostname");
 	take(sb->created, sizeof(sb->created), meta, "created");
+	take(owner, sizeof(owner), meta, "owner");
+	sb->thawd = !strcmp(owner, "thawd");
 	if (!state_name_ok(sb->template_name) || !state_name_ok(sb->snapshot) ||
 	    (sb->next[0] && !sandbox_is_snap(sb->next)) || (sb->parent[0] && !is_id(sb->parent)))
 		return -EINVAL;
@@ -367,6 +369,7 @@ int sandbox_list(const struct state *state, struct sandbox_ids *ids)
 static int find_id(const struct state *state, const char *prefix, char id[SANDBOX_ID_CHARS + 1])
 {
 	struct sandbox_ids ids;
+	struct sandbox sb;
 	size_t found = 0, len = strlen(prefix);
 	int ret;
 
@@ -377,7 +380,8 @@ static int find_id(const struct state *state, const char *prefix, char id[SANDBO
 	}
 	ret = sandbox_list(state, &ids);
 	for (size_t i = 0; !ret && i < ids.count; i++) {
-		if (strncmp(ids.ids[i], prefix, len) != 0)
+		if (strncmp(ids.ids[i], prefix, len) != 0 ||
+		    (!sandbox_load(state, ids.ids[i], &sb) && sb.thawd))
 			continue;
 		memcpy(id, ids.ids[i], SANDBOX_ID_CHARS + 1);
 		found++;

@@ -13,6 +13,10 @@
  * a snapshot is removed when nobody runs from it, no paused sandbox needs it and no other snapshot
  * stands on it.
  *
+ * thawd's sandboxes have such folders as well, marked as its own ("owner" in meta.json): they are
+ * no business of the commands that work without it, which neither find nor tidy them. A snapshot
+ * that thawd keeps has a name in keep/ (sandbox_keep()).
+ *
  * A command holds run/ID locked (flock, exclusive) while it changes a sandbox. Steps that a kill
  * can interrupt are announced in the state first ("pausing", "resuming"); whoever looks next
  * finishes or undoes them (sandbox_sweep.c).
@@ -44,6 +48,7 @@ struct sandbox {
 	char parent[SANDBOX_ID_CHARS + 1];	/* the sandbox it was forked from, or "" */
 	char hostname[64];
 	char created[32]; /* UTC, RFC 3339 */
+	bool thawd;	  /* belongs to thawd */
 	pid_t pid;	  /* of its thaw-vmm, if that lives, else 0 */
 	int lock_fd;	  /* of its folder; -1: not locked */
 };
@@ -75,8 +80,8 @@ int __must_check sandbox_load(const struct state *state, const char *id, struct 
 /** sandbox_pidfd() - of its thaw-vmm. Return: an fd, -ESRCH if it does not live, or -errno. */
 int __must_check sandbox_pidfd(const struct state *state, const char *id, pid_t *pid);
 
-/** sandbox_find() - by the start of its id, which must be that of one alone. Return: 0 or -errno
- * (logged). */
+/** sandbox_find() - by the start of its id, which must be that of one alone; not one of thawd's.
+ * Return: 0 or -errno (logged). */
 int __must_check sandbox_find(const struct state *state, const char *prefix, struct sandbox *sb);
 
 /** sandbox_find_locked() - the same, and lock it for a change. Return: as sandbox_find(), -EBUSY.
@@ -109,10 +114,21 @@ int __must_check sandbox_random_hex(char out[SANDBOX_ID_CHARS + 1]);
 /** sandbox_is_snap() - is @name one of a snapshot that belongs to sandboxes? */
 bool sandbox_is_snap(const char *name);
 
+/** sandbox_keep() - snapshot @name stays, whoever runs from it or does not, until it is called with
+ * !@keep. Return: 0 or -errno (logged). */
+int __must_check sandbox_keep(const struct state *state, const char *name, bool keep);
+
+/** sandbox_kept() - Return: was it called for @name? */
+bool sandbox_kept(const struct state *state, const char *name);
+
 /** sandbox_sweep() - remove what no one needs any more: entries of dead machines, snapshots, halves
  * of an interrupted step. Nothing happens while sandboxes are being made or changed. What can't be
  * removed is logged. */
 void sandbox_sweep(const struct state *state);
+
+/** sandbox_settled() - of a machine that lives: does its guest run, and will it go on? One that
+ * serves a new owner has given up what the last one asked for. */
+bool sandbox_settled(const struct state *state, const char *id);
 
 /** sandbox_end_stray() - kill its machine if nobody wrote down its number: the command that started
  * it was killed right after. The listener says who it is. */

@@ -59,9 +59,7 @@ void sandbox_end_stray(const struct state *state, const char *id)
 	fd_close(&fd);
 }
 
-/** Of a machine that lives: does its guest run, and will it go on? One that serves a new owner has
- * given up what the last one asked for. */
-static bool is_settled(const struct state *state, const char *id)
+bool sandbox_settled(const struct state *state, const char *id)
 {
 	struct vmmproc vmm;
 	char path[PATH_MAX];
@@ -87,13 +85,15 @@ static void sweep_sandbox(const struct state *state, const char *id)
 		log_warn("run/%s/meta.json in %s: %s: left alone", id, state->root, strerror(-ret));
 		return;
 	}
+	if (!ret && sb.thawd)
+		return;
 	if (!ret && sb.pid) {
 		if (sb.state == SANDBOX_RUNNING)
 			return;
 		/* A pause that was not written; a resume whose command was killed. One that may
 		 * still be written, or still fail, is left for the next look: of a sandbox that is
 		 * said to run nothing stays when its machine ends. */
-		if (!is_settled(state, id))
+		if (!sandbox_settled(state, id))
 			return;
 		sb.state = SANDBOX_RUNNING;
 		sb.next[0] = '\0';
@@ -116,12 +116,43 @@ static void sweep_sandbox(const struct state *state, const char *id)
 		log_warn("sandbox %s: could not be tidied up", id);
 }
 
+int sandbox_keep(const struct state *state, const char *name, bool keep)
+{
+	char path[PATH_MAX];
+	int fd, ret = 0;
+
+	state_path(state, "keep", NULL, NULL, path);
+	if (keep && mkdir(path, 0700) < 0 && errno != EEXIST)
+		ret = -errno;
+	state_path(state, "keep", name, "", path);
+	if (!ret && keep) {
+		fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+		ret = fd < 0 ? -errno : 0;
+		fd_close(&fd);
+	} else if (!ret && unlink(path) < 0 && errno != ENOENT) {
+		ret = -errno;
+	}
+	if (ret)
+		log_err("%s: %s", path, strerror(-ret));
+	return ret;
+}
+
+bool sandbox_kept(const struct state *state, const char *name)
+{
+	char path[PATH_MAX];
+
+	state_path(state, "keep", name, "", path);
+	return access(path, F_OK) == 0;
+}
+
 /** Does a sandbox without a process need it? */
 static bool snapshot_wanted(const struct state *state, const struct sandbox_ids *ids,
 			    const char *name)
 {
 	struct sandbox sb;
 
+	if (sandbox_kept(state, name))
+		return true;
 	for (size_t i = 0; i < ids->count; i++) {
 		int ret = sandbox_load(state, ids->ids[i], &sb);
 

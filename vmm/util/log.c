@@ -16,6 +16,20 @@ static const char *log_program = "thaw";
 
 static const char *const log_names[] = {"error", "warn", "info", "debug"};
 
+static __thread struct log_keep *log_kept;
+
+void log_keep_begin(struct log_keep *keep, bool quiet)
+{
+	*keep = (struct log_keep){.outer = log_kept, .quiet = quiet};
+	log_kept = keep;
+}
+
+void log_keep_end(struct log_keep *keep)
+{
+	BUG_ON(log_kept != keep);
+	log_kept = keep->outer;
+}
+
 void log_set_level(enum log_level level)
 {
 	log_level = level;
@@ -40,7 +54,13 @@ void log_write(enum log_level level, const char *fmt, ...)
 	size_t used;
 	int n;
 
-	if (level > log_level)
+	if (log_kept && level == LOG_ERROR) {
+		va_start(args, fmt);
+		(void)vsnprintf(log_kept->text, sizeof(log_kept->text), fmt, args);
+		va_end(args);
+		errno = saved_errno;
+	}
+	if (level > log_level || (log_kept && log_kept->quiet))
 		return;
 	n = snprintf(line, sizeof(line), "%s: %s: ", log_program, log_names[level]);
 	used = n < 0 ? 0 : MIN((size_t)n, sizeof(line) - 2);

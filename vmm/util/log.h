@@ -28,6 +28,22 @@ void log_init(const char *program);
  * is kept. */
 void log_write(enum log_level level, const char *fmt, ...) __printf(2, 3);
 
+/** What a thread logged last as an error, kept for whoever asked it to do something. */
+struct log_keep {
+	struct log_keep *outer; /* of log_keep_begin()s within one another */
+	bool quiet;
+	char text[512]; /* the last line without program and level; "" if there was none */
+};
+
+/**
+ * log_keep_begin() - from here on @keep has the calling thread's last error.
+ * @quiet: and it is not written: for errors that are somebody else's to tell.
+ *
+ * log_keep_end() is due, in the same thread and in reverse order.
+ */
+void log_keep_begin(struct log_keep *keep, bool quiet);
+void log_keep_end(struct log_keep *keep);
+
 /** log_bug() - say which invariant broke, with write(2) only, then abort(). */
 _Noreturn void log_bug(const char *expr, const char *file, int line);
 
