@@ -99,7 +99,8 @@ DAEMON_SRCS += vmm/daemon/box.c vmm/daemon/api_sandboxes.c vmm/daemon/api_snapsh
 DAEMON_SRCS += vmm/daemon/api_exec.c
 
 # Files.
-DAEMON_SRCS += vmm/daemon/api_files.c
+DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/files_run.c vmm/daemon/files_text.c vmm/daemon/files_read.c \
+	vmm/daemon/files_write.c vmm/daemon/files_list.c vmm/daemon/files_watch.c
 
 LIB_SRCS := $(FILES_LIB_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
