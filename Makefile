@@ -118,6 +118,8 @@ UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS :=
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc
+UNIT_TESTS += test_output_ring
+FUZZERS += fuzz_ring
 FUZZERS += fuzz_httpc
 
 # The tests' vsock driver.
@@ -125,6 +127,8 @@ UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
 FUZZ_EXTRA_fuzz_vsock := tests/unit/vsock_rig.c
+UNIT_EXTRA_test_output_ring := guest/shim/ring.c
+FUZZ_EXTRA_fuzz_ring := guest/shim/ring.c
 
 # --- flags -------------------------------------------------------------------------------------------------------
 
