@@ -66,7 +66,8 @@ CLI_SRCS += vmm/cli/exec_status.c vmm/cli/vmmproc_own.c vmm/cli/sandbox.c vmm/cl
 
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
-	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c
+	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c guest/shim/ring.c guest/shim/kept.c guest/shim/request.c \
+	guest/shim/pty.c guest/shim/tunnel.c guest/shim/usage.c
 
 # Recording the hot set: parts of both.
 HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm/cli/hot_bpf.c vmm/cli/hot_show.c \
@@ -123,6 +124,8 @@ UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS :=
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc
+UNIT_TESTS += test_output_ring
+FUZZERS += fuzz_ring
 FUZZERS += fuzz_httpc
 
 # The tests' vsock driver.
@@ -130,6 +133,8 @@ UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
 FUZZ_EXTRA_fuzz_vsock := tests/unit/vsock_rig.c
+UNIT_EXTRA_test_output_ring := guest/shim/ring.c
+FUZZ_EXTRA_fuzz_ring := guest/shim/ring.c
 
 # --- flags -------------------------------------------------------------------------------------------------------
 
