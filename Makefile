@@ -80,11 +80,6 @@ KEEP_SRCS := vmm/cli/sweep.c vmm/snapshot/seal.c
 PACK_SRCS := vmm/snapshot/pack_format.c vmm/snapshot/pack_codec.c vmm/snapshot/pack_deflate.c vmm/snapshot/pack_io.c vmm/snapshot/pack_pool.c vmm/snapshot/pack_write.c \
 	vmm/snapshot/pack_read.c vmm/snapshot/pack_place.c vmm/snapshot/pack_file.c vmm/snapshot/mem_pack.c vmm/cli/template_pack.c
 
-# thaw-files: file operations in the guest; frame.c is the host's, too.
-FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
-	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
-FILES_LIB_SRCS := guest/files/frame.c
-
 # thawd: the daemon, all but its main.c.
 DAEMON_SRCS := vmm/daemon/conf.c vmm/daemon/conf_table.c vmm/daemon/sdnotify.c vmm/daemon/route.c vmm/daemon/auth.c vmm/daemon/http.c vmm/daemon/http_listen.c \
 	vmm/daemon/http_conn.c vmm/daemon/http_serve.c vmm/daemon/http_work.c vmm/daemon/http_req.c vmm/daemon/http_body.c vmm/daemon/http_reply.c \
@@ -103,7 +98,7 @@ DAEMON_SRCS += vmm/daemon/api_exec.c
 DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/files_run.c vmm/daemon/files_text.c vmm/daemon/files_read.c \
 	vmm/daemon/files_write.c vmm/daemon/files_list.c vmm/daemon/files_watch.c
 
-LIB_SRCS := $(FILES_LIB_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+LIB_SRCS := $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_snap_fail test_diff test_snap_kvm test_frame test_exec test_usock test_ctl
@@ -127,6 +122,11 @@ UNIT_TESTS += test_httpc
 UNIT_TESTS += test_output_ring
 FUZZERS += fuzz_ring
 FUZZERS += fuzz_httpc
+
+# thaw-files: file operations in the guest; frame.c is the host's, too.
+FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
+	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
+LIB_SRCS += guest/files/frame.c
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
