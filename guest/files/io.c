@@ -92,7 +92,8 @@ int op_read(char **args)
 	}
 	if (last)
 		offset = (u64)st.st_size - MIN(offset, (u64)st.st_size);
-	length = offset < (u64)st.st_size ? MIN(length, (u64)st.st_size - offset) : 0;
+	offset = MIN(offset, (u64)st.st_size);
+	length = MIN(length, (u64)st.st_size - offset);
 	if (lseek(fd, (off_t)offset, SEEK_SET) < 0)
 		return out_fail(errno, path, NULL, NULL);
 	(void)posix_fadvise(fd, (off_t)offset, 0, POSIX_FADV_SEQUENTIAL);

@@ -59,6 +59,7 @@ int __must_check files_mode_json(struct http_req *http, const json_t *value, cha
 enum files_item_kind {
 	FILES_ITEM_DATA,    /* data: bytes of stdout */
 	FILES_ITEM_MESSAGE, /* message: a frame */
+	FILES_ITEM_ROOM,    /* files_run_room() has grown */
 	FILES_ITEM_END,	    /* it has ended well behind its last frame, which was DONE or ERROR */
 };
 

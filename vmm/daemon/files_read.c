@@ -189,7 +189,7 @@ static void pass_on(struct reading *r)
 			err = take_message(r, &item.message);
 		else if (item.kind == FILES_ITEM_DATA)
 			err = take_data(r, &item);
-		else
+		else if (item.kind == FILES_ITEM_END)
 			break;
 	}
 	if (err > 0)

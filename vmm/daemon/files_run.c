@@ -245,8 +245,9 @@ static int ended(struct files_run *run, const u8 *payload)
 	return 0;
 }
 
-/* A frame of the shim's but STDOUT, whole. Return: 0, 1: that was the end, -errno. */
-static int control_frame(struct files_run *run, const struct shim_frame *frame, const u8 *payload)
+/* A frame of the shim's but STDOUT, whole. Return: 0; 1: *@out is filled; -errno. */
+static int control_frame(struct files_run *run, const struct shim_frame *frame, const u8 *payload,
+			 struct files_item *out)
 {
 	u32 credit;
 
@@ -264,8 +265,10 @@ static int control_frame(struct files_run *run, const struct shim_frame *frame, 
 		if (credit > run->window_used)
 			return broken(run, "more credit than was used");
 		run->window_used -= credit;
-		return 0;
+		*out = (struct files_item){.kind = FILES_ITEM_ROOM};
+		return 1;
 	case SHIM_EXIT:
+		*out = (struct files_item){.kind = FILES_ITEM_END};
 		return ended(run, payload) ? -EIO : 1;
 	case SHIM_ERROR:
 		return spawn_error(run, payload, frame->len_bytes);
@@ -280,7 +283,6 @@ static int digest(struct files_run *run, struct files_item *out)
 {
 	const u8 *at = run->rx + run->rx_start;
 	struct shim_frame frame;
-	int err;
 
 	if (run->data_left && run->rx_len) {
 		size_t n = MIN((size_t)run->data_left, run->rx_len);
@@ -308,10 +310,7 @@ static int digest(struct files_run *run, struct files_item *out)
 							     : -EAGAIN;
 	run->rx_start += FRAME_HEADER_BYTES + frame.len_bytes;
 	run->rx_len -= FRAME_HEADER_BYTES + frame.len_bytes;
-	err = control_frame(run, &frame, at + FRAME_HEADER_BYTES);
-	if (err == 1)
-		*out = (struct files_item){.kind = FILES_ITEM_END};
-	return err;
+	return control_frame(run, &frame, at + FRAME_HEADER_BYTES, out);
 }
 
 /* Return: 1: a frame of thaw-files is there; 0: none; -EIO. */
