@@ -131,20 +131,25 @@ static int open_root(const char *root)
 	if (root[0] != '/' || strlen(root) >= sizeof(path))
 		return -EINVAL;
 	for (size_t len = 1; root[len - 1]; len++) {
+		bool below = fd >= 0 && is_cgroup2(fd); /* only there is anything made */
+
 		if (root[len] && root[len] != '/')
 			continue;
 		memcpy(path, root, len);
 		path[len] = '\0';
 		fd_close(&fd);
 		fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		if (fd < 0 || is_cgroup2(fd) || !root[len]) {
+		if (below || (fd >= 0 && is_cgroup2(fd))) {
 			fd_close(&fd);
 			fd = open_made(path);
 		}
 		if (fd < 0)
-			return fd;
+			return fd == -1 ? -EMEDIUMTYPE : fd;
 	}
-	return fd;
+	if (is_cgroup2(fd))
+		return fd;
+	fd_close(&fd);
+	return -EMEDIUMTYPE;
 }
 
 /** The disk that @state is on, as io.max wants it. Return: false where there is none to name. */
@@ -296,9 +301,8 @@ int jail_cgroup_make(const struct state *state, const struct jail_config *config
 		return ret;
 	}
 	/* Without controllers it still has the machine in one place, to be killed. */
-	ret = config->require_cgroup
-		      ? set_limits(state, jail->cgroup_path, jail->cgroup_fd, limits)
-		      : 0;
+	ret = config->require_cgroup ? set_limits(state, jail->cgroup_path, jail->cgroup_fd, limits)
+				     : 0;
 	if (ret)
 		(void)!jail_remove_path(jail->cgroup_path);
 	return ret;
@@ -400,8 +404,7 @@ static u64 read_number(const struct jail_config *config, const char *name, const
 	char path[PATH_MAX], text[512], *at;
 	int n = snprintf(path, sizeof(path), "%s/%s/%s", config->cgroup_root, name, file);
 
-	if (n >= (int)sizeof(path) || !name_ok(name) ||
-	    read_at(AT_FDCWD, path, text, sizeof(text)))
+	if (n >= (int)sizeof(path) || !name_ok(name) || read_at(AT_FDCWD, path, text, sizeof(text)))
 		return 0;
 	at = strstr(text, key);
 	return at ? strtoull(at + strlen(key), NULL, 10) : 0;

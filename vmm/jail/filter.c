@@ -21,15 +21,15 @@
 
 #include "vmm/util/log.h"
 
-#define X32_BIT	  0x40000000u
-#define NEW_ANY                                                                                    \
-	(CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |             \
+#define X32_BIT 0x40000000u
+#define NEW_ANY                                                                        \
+	(CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | \
 	 CLONE_NEWPID | CLONE_NEWNET)
 
 static const int forbidden[] = {
 	__NR_execve,
 	__NR_execveat,
-	/* other processes */
+/* other processes */
 #ifndef THAW_SANITIZER
 	__NR_ptrace,
 	__NR_process_vm_readv,

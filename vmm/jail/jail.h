@@ -105,6 +105,7 @@ struct jail_entry {
 	u32 uid;
 	u64 file_max_bytes; /* RLIMIT_FSIZE; 0: none */
 	u32 threads_max;    /* RLIMIT_NPROC */
+	bool no_filter;	    /* of tests, that want to see what else stops them */
 	int pagemap_fd; /* out: /proc/self/pagemap, opened without privileges; -1 if that failed */
 };
 

@@ -26,7 +26,7 @@ static int take_slot(int dir_fd, u32 number)
 	int fd, ret;
 
 	snprintf(name, sizeof(name), "%u", number);
-	fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	fd = openat(dir_fd, name, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
