@@ -107,7 +107,7 @@ UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus tes
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
-UNIT_TESTS += test_pack test_pack_lies test_seal
+UNIT_TESTS += test_jail test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote test_owner
@@ -124,6 +124,7 @@ UNIT_TESTS += test_httpc
 FUZZERS += fuzz_httpc
 
 # The tests' vsock driver.
+UNIT_EXTRA_test_jail := tests/jail/attempts.c
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
