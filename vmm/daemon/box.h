@@ -103,6 +103,14 @@ void exec_box_stopped(struct thawd *thawd, const char *name, u64 incarnation);
 /** exec_box_signal_entrypoint() - Return: 0, -ESRCH (there is none), or -errno. */
 int __must_check exec_box_signal_entrypoint(struct thawd *thawd, const struct box_use *use,
 					    u32 signal);
+/** exec_box_paused() - its machine is gone, but comes back: streams end, records stay as they are.
+ * exec_box_started() follows, with another incarnation and without entrypoint. */
+void exec_box_paused(struct thawd *thawd, const char *name, u64 incarnation);
+/** exec_box_deleted() - records and logs of what was run in it go: it is deleted, or starts afresh.
+ */
+void exec_box_deleted(struct thawd *thawd, const char *name);
+/** exec_box_entrypoint() - id of its entrypoint's exec, 32 hex digits. Return: is there one? */
+bool exec_box_entrypoint(struct thawd *thawd, const char *name, char out[33]);
 /** box_entrypoint_ended() - the exec part tells: the box stops with reason "exited". */
 void box_entrypoint_ended(struct thawd *thawd, const char *name, u64 incarnation, int exit_code);
 
