@@ -92,7 +92,10 @@ DAEMON_SRCS += vmm/daemon/api_ports.c
 DAEMON_SRCS += vmm/daemon/box.c vmm/daemon/api_sandboxes.c vmm/daemon/api_snapshots.c vmm/daemon/api_templates.c
 
 # Execs.
-DAEMON_SRCS += vmm/daemon/api_exec.c
+DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
+	vmm/daemon/exec_pull.c vmm/daemon/exec_end.c vmm/daemon/exec_spec.c vmm/daemon/exec_start.c vmm/daemon/exec_box.c vmm/daemon/ws.c \
+	vmm/daemon/api_exec.c vmm/daemon/api_exec_call.c vmm/daemon/api_exec_run.c vmm/daemon/api_exec_list.c vmm/daemon/api_exec_frames.c \
+	vmm/daemon/api_exec_ws.c vmm/daemon/api_logs.c vmm/daemon/api_wait_log.c
 
 # Files.
 DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/files_run.c vmm/daemon/files_text.c vmm/daemon/files_read.c \
@@ -119,8 +122,10 @@ FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
 DAEMON_TESTS :=
+DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS :=
+DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc
 UNIT_TESTS += test_output_ring
