@@ -118,6 +118,7 @@ class SandboxInfo:
     inactivity_timeout_ms: int | None
     hard_timeout_ms: int | None
     keep_alive: bool
+    auto_remove: bool
     pids_max: int | None
     nofile: int | None
     hostname: str
@@ -136,7 +137,7 @@ class SandboxInfo:
         plain = (
             "name", "id", "state", "template", "snapshot", "parent", "env", "entrypoint",
             "internet", "labels", "inactivity_timeout_ms", "hard_timeout_ms", "keep_alive",
-            "pids_max", "nofile", "hostname", "entrypoint_exec",
+            "auto_remove", "pids_max", "nofile", "hostname", "entrypoint_exec",
         )  # fmt: skip
         return cls(
             **{name: value[name] for name in plain},

@@ -132,6 +132,7 @@ def spec(
     pids_max: int | None,
     nofile: int | None,
     hostname: str | None,
+    auto_remove: bool,
     start: bool,
 ) -> Json:
     """A sandbox's specification; what was not given is left to thawd."""
@@ -157,6 +158,7 @@ def spec(
     }
     result = {name: value for name, value in values.items() if value is not None}
     flags = {"internet": (internet, False), "keep_alive": (keep_alive, False)}
+    flags["auto_remove"] = (auto_remove, False)
     flags["start"] = (start, True)
     result.update({name: value for name, (value, usual) in flags.items() if value != usual})
     return result

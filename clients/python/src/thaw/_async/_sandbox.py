@@ -95,6 +95,7 @@ class AsyncSandbox:
         pids_max: int | None = None,
         nofile: int | None = None,
         hostname: str | None = None,
+        auto_remove: bool = False,
         start: bool = True,
         client: AsyncClient | None = None,
     ) -> AsyncSandbox:
@@ -110,6 +111,7 @@ class AsyncSandbox:
             (default: thawd's setting). hard_timeout: seconds after its start (default: never).
             keep_alive: never stopped for inactivity.
         pids_max: processes of a command; nofile: open files of a process.
+        auto_remove: it is deleted when it stops, for whatever reason.
         client: default: a new one by the environment, closed with the sandbox.
 
         Raises Conflict if the name is taken, NotFound for an unknown template or snapshot,
@@ -132,6 +134,7 @@ class AsyncSandbox:
             pids_max=pids_max,
             nofile=nofile,
             hostname=hostname,
+            auto_remove=auto_remove,
             start=start,
         )
         if name is not None:
@@ -159,6 +162,7 @@ class AsyncSandbox:
         pids_max: int | None = None,
         nofile: int | None = None,
         hostname: str | None = None,
+        auto_remove: bool = False,
         start: bool = True,
         client: AsyncClient | None = None,
     ) -> AsyncSandbox:
@@ -184,6 +188,7 @@ class AsyncSandbox:
             pids_max=pids_max,
             nofile=nofile,
             hostname=hostname,
+            auto_remove=auto_remove,
             start=start,
         )
         target = f"/v1/sandboxes/{_values.quote(name)}"

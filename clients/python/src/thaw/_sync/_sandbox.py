@@ -94,6 +94,7 @@ class Sandbox:
         pids_max: int | None = None,
         nofile: int | None = None,
         hostname: str | None = None,
+        auto_remove: bool = False,
         start: bool = True,
         client: Client | None = None,
     ) -> Sandbox:
@@ -109,6 +110,7 @@ class Sandbox:
             (default: thawd's setting). hard_timeout: seconds after its start (default: never).
             keep_alive: never stopped for inactivity.
         pids_max: processes of a command; nofile: open files of a process.
+        auto_remove: it is deleted when it stops, for whatever reason.
         client: default: a new one by the environment, closed with the sandbox.
 
         Raises Conflict if the name is taken, NotFound for an unknown template or snapshot,
@@ -131,6 +133,7 @@ class Sandbox:
             pids_max=pids_max,
             nofile=nofile,
             hostname=hostname,
+            auto_remove=auto_remove,
             start=start,
         )
         if name is not None:
@@ -158,6 +161,7 @@ class Sandbox:
         pids_max: int | None = None,
         nofile: int | None = None,
         hostname: str | None = None,
+        auto_remove: bool = False,
         start: bool = True,
         client: Client | None = None,
     ) -> Sandbox:
@@ -183,6 +187,7 @@ class Sandbox:
             pids_max=pids_max,
             nofile=nofile,
             hostname=hostname,
+            auto_remove=auto_remove,
             start=start,
         )
         target = f"/v1/sandboxes/{_values.quote(name)}"
