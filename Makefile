@@ -92,20 +92,27 @@ DAEMON_SRCS += vmm/daemon/api_ports.c
 DAEMON_SRCS += vmm/daemon/box.c vmm/daemon/api_sandboxes.c vmm/daemon/api_snapshots.c vmm/daemon/api_templates.c
 
 # Execs.
-DAEMON_SRCS += vmm/daemon/api_exec.c
+DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
+	vmm/daemon/exec_pull.c vmm/daemon/exec_end.c vmm/daemon/exec_spec.c vmm/daemon/exec_start.c vmm/daemon/exec_box.c vmm/daemon/ws.c \
+	vmm/daemon/api_exec.c vmm/daemon/api_exec_call.c vmm/daemon/api_exec_run.c vmm/daemon/api_exec_list.c vmm/daemon/api_exec_frames.c \
+	vmm/daemon/api_exec_ws.c vmm/daemon/api_logs.c vmm/daemon/api_wait_log.c
 
 # Files.
 DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/files_run.c vmm/daemon/files_text.c vmm/daemon/files_read.c \
 	vmm/daemon/files_write.c vmm/daemon/files_list.c vmm/daemon/files_watch.c
 
-LIB_SRCS := $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+# The jail, and what is opened before it.
+JAIL_SRCS := vmm/jail/jail.c vmm/jail/uid.c vmm/jail/cgroup.c vmm/jail/enter.c vmm/jail/filter.c vmm/jail/detach.c \
+	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
+
+LIB_SRCS := $(JAIL_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_snap_fail test_diff test_snap_kvm test_frame test_exec test_usock test_ctl
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
-UNIT_TESTS += test_pack test_pack_lies test_seal
+UNIT_TESTS += test_jail test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote test_owner
@@ -115,8 +122,10 @@ FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
 DAEMON_TESTS :=
+DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS :=
+DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc
 UNIT_TESTS += test_output_ring
@@ -129,6 +138,7 @@ FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/fil
 LIB_SRCS += guest/files/frame.c
 
 # The tests' vsock driver.
+UNIT_EXTRA_test_jail := tests/jail/attempts.c
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
@@ -328,7 +338,7 @@ test-vm:
 	$(Q)tests/run-all vm
 
 # Hostile guests: freestanding programs that thaw-vmm boots as its kernel.
-HOSTILE := chain_loop chain_long addr_past ring_bad double_fetch regs doorbell reset_inflight blk_range vsock_credit vsock_flood ports \
+HOSTILE := sleeper chain_loop chain_long addr_past ring_bad double_fetch regs doorbell reset_inflight blk_range vsock_credit vsock_flood ports \
 	triple_fault console_flood
 HOSTILE_CFLAGS := -std=gnu11 -O1 -g $(WARN_C) -Wno-error=shadow -ffreestanding -fno-stack-protector -fno-pie -mno-red-zone \
 	-mgeneral-regs-only -fcf-protection=none -fno-strict-aliasing -MMD -MP

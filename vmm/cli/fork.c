@@ -138,6 +138,7 @@ static int start_clone(struct fork *fork, struct clone *clone)
 	memcpy(sb->snapshot, fork->snapshot, sizeof(sb->snapshot));
 	memcpy(sb->parent, fork->parent.id, sizeof(sb->parent));
 	snprintf(sb->hostname, sizeof(sb->hostname), "%s", sb->id);
+	sb->jail = fork->parent.jail;
 	ret = sandbox_save(&fork->state, sb);
 	return ret ? ret : sandbox_start(&fork->state, sb, &opts, &clone->vmm);
 }

@@ -130,6 +130,12 @@ static int parse_threads(void *dest, const char *value, const char **why)
 	return parse_u64(value, 1, SNAP_THREADS_MAX, &threads);
 }
 
+static int parse_jail(void *dest, const char *value, const char **why)
+{
+	*why = "expected full or no-cgroup";
+	return sandbox_jail_parse(value, dest) ? 0 : -EINVAL;
+}
+
 static int parse_window(void *dest, const char *value, const char **why)
 {
 	u64 window_bytes;
@@ -168,6 +174,10 @@ static const struct optparse_spec run_specs[] = {
 	 NULL},
 	{"fault-window", 0, "SIZE", parse_window, FIELD(fault_window),
 	 "with --strategy uffd: brought at a page fault, 4K to 2M", NULL},
+	{"jail", 0, "full|no-cgroup", parse_jail, FIELD(jail),
+	 "with -d, as root: in a jail, as thawd's sandboxes are;\nno-cgroup: on a host without "
+	 "cgroup v2",
+	 NULL},
 	{"no-pool", 0, NULL, optparse_flag, FIELD(no_pool),
 	 "do not take a machine of the template's pool", NULL},
 	{"json", 0, "FILE", optparse_string, FIELD(json_path),
@@ -269,6 +279,10 @@ static int check_detach(const struct run_opts *opts, struct optparse_result *res
 {
 	const char *conflict = opts->detach ? detach_conflict(opts) : NULL;
 
+	if (opts->jail && !opts->detach) {
+		snprintf(result->error, sizeof(result->error), "option --jail: needs --detach");
+		return -EINVAL;
+	}
 	if (!opts->detach && !result->command_argc) {
 		snprintf(result->error, sizeof(result->error), "the command is missing: usage: %s",
 			 run_command.usage);

@@ -4,6 +4,7 @@
 #define THAW_CLI_RUN_OPTS_H
 
 #include "vmm/cli/optparse.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/util/types.h"
 
 /** What of the environment a command gets when -e does not say otherwise; PATH is the shim's
@@ -30,7 +31,8 @@ struct run_opts {
 	struct run_user user;
 	bool with_stdin;
 	bool no_pool;
-	bool detach; /* start a sandbox that stays; then @argv may be empty */
+	enum sandbox_jail_kind jail; /* with @detach */
+	bool detach;		     /* start a sandbox that stays; then @argv may be empty */
 	struct run_env env;
 	char **argv; /* NULL-terminated: the tail of main's argv */
 };

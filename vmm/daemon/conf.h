@@ -35,6 +35,8 @@ struct conf {
 	u64 io_threads;
 	/* ports */
 	u64 port_connect_timeout_ms, port_head_timeout_ms;
+	/* execs */
+	u64 exec_max, exec_log_bytes;
 	/* notes */
 	char *audit_log;
 	bool audit_argv;
