@@ -325,7 +325,7 @@ $(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(LIB) $(LIBS)
 
 .PHONY: unit-bins test test-unit test-vm
-unit-bins: $(UNIT_BINS)
+unit-bins: $(UNIT_BINS) build/hostile/sleeper.elf
 
 # Everything: static checks, unit tests plain and sanitized, short fuzz runs, the product in the test host. Ends with one count.
 test: deps
@@ -357,7 +357,7 @@ build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o
 
 # What the tests in the test host need beyond `all guest`.
 .PHONY: vm-test-bins
-vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf
+vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf $(B)/unit/test_jail
 
 # Ten thousand restores and what belongs to them: hours in the emulated test host. SOAK='--count 1000 --kills 0' does less.
 .PHONY: soak
