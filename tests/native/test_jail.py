@@ -6,6 +6,7 @@ in tests/vm/test_jail.py; what a jailed process can't do, in tests/unit/test_jai
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import select
 import signal
@@ -125,10 +126,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     made = Host(tmp_path_factory.mktemp("jail") / "s")
     yield made
     for pid in made.state.glob("run/*/pid"):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid.read_text().split()[0]), signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def uid_of(pid: int) -> int:
@@ -136,16 +135,16 @@ def uid_of(pid: int) -> int:
 
 
 def deleted(fd: Path) -> bool:
-    return os.readlink(fd).endswith(" (deleted)")
+    return str(fd.readlink()).endswith(" (deleted)")
 
 
 @pytest.mark.parametrize("strategy", ["mmap", "copy", "memfd", "uring", "uffd", "ws"])
 def test_every_strategy(host: Host, strategy: str) -> None:
     box, pid = host.start("--strategy", strategy)
     assert uid_of(pid) >= UID_BASE
-    assert os.listdir(f"/proc/{pid}/root/") == []
+    assert not list(Path(f"/proc/{pid}/root/").iterdir())
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        target = os.readlink(fd)
+        target = str(fd.readlink())
         # Nothing of the host that has a place there, but what was meant for it.
         assert (
             not target.startswith(str(host.state))

@@ -5,7 +5,6 @@ are what docs/threat-model.md says."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -71,18 +70,17 @@ def check_process(pid: int, box: str) -> int:
     assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
     assert status["NSpid"].split()[-1] == "1"
     for name in NAMESPACES:
-        assert os.readlink(proc / "ns" / name) != os.readlink(f"/proc/self/ns/{name}"), name
-    assert os.listdir(proc / "root/") == []
+        assert (proc / "ns" / name).readlink() != Path(f"/proc/self/ns/{name}").readlink(), name
+    assert not list((proc / "root").iterdir())
     assert (proc / "cgroup").read_text().strip() == f"0::/thaw/{box}"
     assert (proc / "uid_map").read_text().split() == [str(uid), str(uid), "1"]
     limits = (proc / "limits").read_text()
     assert re.search(r"Max core file size +0 +0 ", limits)
     assert re.search(r"Max open files +8192 +8192 ", limits)
     for fd in (proc / "fd").iterdir():
-        target = os.readlink(fd)
-        if stat.S_ISDIR(os.stat(fd).st_mode):
+        if stat.S_ISDIR(fd.stat().st_mode):
             # A mount of its own, at whose root it is.
-            assert target == "/", target
+            assert str(fd.readlink()) == "/"
     group = CGROUPS / box
     assert int((group / "memory.max").read_text()) > int((group / "memory.current").read_text())
     assert (group / "memory.oom.group").read_text().strip() == "1"
