@@ -55,7 +55,7 @@ _thaw_run() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--detach --env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --no-pool --help --"
+		_thaw_fill "--detach --env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --jail --no-pool --help --"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi

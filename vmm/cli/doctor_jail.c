@@ -165,7 +165,7 @@ void doctor_check_cgroup(struct doctor *doctor, struct doctor_finding *finding)
 			   "/sys/fs/cgroup is %s; thawd does not start sandboxes, which the host "
 			   "could not limit, unless it is told to",
 			   access("/sys/fs/cgroup/memory", F_OK) == 0 ? "cgroup v1"
-								       : "not cgroup v2");
+								      : "not cgroup v2");
 		finding->fix = "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 "
 			       "none /sys/fs/cgroup";
 		return;
