@@ -136,13 +136,16 @@ static int try_cgroup(const struct doctor *doctor)
 static void missing_controllers(const char *path, char *out, size_t max)
 {
 	static const char *const wanted[] = {"memory", "pids", "cpu", "io"};
-	char *text = NULL;
+	/* Its size is said to be 0. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char text[512];
+	ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
 
+	fd_close(&fd);
+	text[MAX(n, (ssize_t)0)] = '\0';
 	out[0] = '\0';
-	if (file_read_all(AT_FDCWD, path, 4096, &text, NULL))
-		text = NULL;
 	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
-		const char *at = text ? strstr(text, wanted[i]) : NULL;
+		const char *at = strstr(text, wanted[i]);
 		size_t used = strlen(out);
 
 		/* "cpu" is also the start of "cpuset". */
@@ -151,7 +154,6 @@ static void missing_controllers(const char *path, char *out, size_t max)
 		if (!at)
 			snprintf(out + used, max - used, "%s%s", used ? ", " : "", wanted[i]);
 	}
-	free(text);
 }
 
 void doctor_check_cgroup(struct doctor *doctor, struct doctor_finding *finding)
