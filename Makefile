@@ -103,7 +103,7 @@ DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/file
 
 # The jail, and what is opened before it.
 JAIL_SRCS := vmm/jail/jail.c vmm/jail/uid.c vmm/jail/cgroup.c vmm/jail/enter.c vmm/jail/filter.c vmm/jail/detach.c \
-	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/doctor_jail.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
+	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/doctor_jail.c vmm/cli/pool_jail.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
 
 LIB_SRCS := $(JAIL_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 

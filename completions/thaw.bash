@@ -120,7 +120,7 @@ _thaw_pool() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--size --populate --idle-timeout --status --json --help"
+		_thaw_fill "--size --populate --idle-timeout --jail --status --json --help"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import json
 import os
 import select
 import signal
@@ -256,3 +257,28 @@ def test_hard_timeout_moves(host: Host) -> None:
     channel.send(DEADLINE, number=1)
     message = channel.get(EXIT)
     assert message.reason == EXIT_DEADLINE and "time-out" in message.text
+
+
+def test_a_pool_of_jailed_machines(host: Host) -> None:
+    env = {"PATH": os.environ["PATH"], "THAW_STATE": str(host.state)}
+    pool = subprocess.Popen(
+        [str(THAW), "pool", "tiny", "--size", "2", "--jail", "no-cgroup"],
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert pool.stdout is not None
+        assert "2 ready" in pool.stdout.readline()
+        status = json.loads(host.thaw("pool", "tiny", "--status", "--json").stdout)
+        assert (status["ready"], status["zygote_pss_kib"]) == (2, 0)
+        children = Path(f"/proc/{pool.pid}/task/{pool.pid}/children").read_text().split()
+        assert len({uid_of(int(pid)) for pid in children} - {0}) == 2
+        # One that dies is replaced.
+        os.kill(int(children[0]), signal.SIGKILL)
+        handles = [os.pidfd_open(int(children[1]))]
+    finally:
+        pool.terminate()
+    assert pool.wait(WAIT_S) == 0
+    assert select.select(handles, [], [], WAIT_S)[0]
+    os.close(handles[0])
