@@ -103,7 +103,7 @@ DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/file
 
 # The jail, and what is opened before it.
 JAIL_SRCS := vmm/jail/jail.c vmm/jail/uid.c vmm/jail/cgroup.c vmm/jail/enter.c vmm/jail/filter.c vmm/jail/detach.c \
-	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
+	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/doctor_jail.c vmm/cli/pool_jail.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
 
 LIB_SRCS := $(JAIL_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
@@ -325,7 +325,7 @@ $(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(LIB) $(LIBS)
 
 .PHONY: unit-bins test test-unit test-vm
-unit-bins: $(UNIT_BINS)
+unit-bins: $(UNIT_BINS) build/hostile/sleeper.elf
 
 # Everything: static checks, unit tests plain and sanitized, short fuzz runs, the product in the test host. Ends with one count.
 test: deps
@@ -357,7 +357,7 @@ build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o
 
 # What the tests in the test host need beyond `all guest`.
 .PHONY: vm-test-bins
-vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf
+vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf $(B)/unit/test_jail
 
 # Ten thousand restores and what belongs to them: hours in the emulated test host. SOAK='--count 1000 --kills 0' does less.
 .PHONY: soak
