@@ -324,8 +324,13 @@ $(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(LIB) $(LIBS)
 
+# thawd's HTTP layer with handlers for its tests.
+$(B)/http-rig: $(B)/obj/tests/native/http_rig.o $(DAEMON_LIB) $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -pie -o $@ $^ $(DAEMON_LIBS) $(LIBS)
+
 .PHONY: unit-bins test test-unit test-vm
-unit-bins: $(UNIT_BINS) build/hostile/sleeper.elf
+unit-bins: $(UNIT_BINS) $(B)/http-rig build/hostile/sleeper.elf
 
 # Everything: static checks, unit tests plain and sanitized, short fuzz runs, the product in the test host. Ends with one count.
 test: deps
@@ -493,5 +498,5 @@ help:
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+-include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(B)/obj/tests/native/http_rig.d $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
 	$(BENCH_OBJS:.o=.d) $(B)/obj/bench/fetch.d
