@@ -171,7 +171,6 @@ static void test_refused(void)
 	refused("-d|d|-i", "--detach");
 	refused("-d|d|--json|f", "--detach");
 	refused("-d|d|--timeout|1s|--|x", "--detach");
-	refused("d|echo|hi", "put '--' before the command");
 	refused("d|--nope|--|x", "'--nope'");
 	refused("d|-z|--|x", "'-z'");
 	refused("d|--json", "--json needs a value");

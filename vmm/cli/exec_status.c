@@ -12,7 +12,7 @@
 #include "vmm/util/util.h"
 
 /** One that the caller had ignored (nohup, a background job of a script) stays ignored. */
-int exec_open_signals(void)
+int exec_open_signals(bool tty)
 {
 	static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 	struct sigaction action;
@@ -24,6 +24,8 @@ int exec_open_signals(void)
 		if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
 			sigaddset(&set, passed[i]);
 	}
+	if (tty)
+		sigaddset(&set, SIGWINCH);
 	/* A reader that has gone is told by EPIPE, and ends the command like SIGPIPE would. */
 	if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		ret = -errno;
@@ -57,10 +59,17 @@ static int spawn_error_status(const struct exec_request *request, const struct e
 int exec_exit_status(const struct exec_request *request, const struct exec_result *result,
 		     int *signal_number)
 {
+	if (result->timed_out) {
+		log_err("time-out: the command was killed");
+		return CLI_RUN_TIMEOUT;
+	}
 	switch (result->kind) {
 	case EXEC_EXITED:
 		return (int)(result->value & 0xff);
 	case EXEC_SIGNALLED:
+		if (result->oom_killed)
+			log_err("the guest's kernel killed something of the command: it has no "
+				"more memory");
 		*signal_number = (int)(result->value & 0x7f);
 		return CLI_RUN_SIGNAL_BASE + *signal_number;
 	case EXEC_DETACHED:
