@@ -92,6 +92,7 @@ _thaw() {
 	'run:--huge') _thaw_fill 'none thp' ;;
 	'run:--threads') ;;
 	'run:--fault-window') ;;
+	'run:--jail') _thaw_fill 'full no-cgroup' ;;
 	'run:--json') _thaw_kind file ;;
 	'run:--timeout') ;;
 	'run:--hostname') ;;
@@ -188,7 +189,7 @@ _thaw_arguments() {
 	case $path in
 	'run')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--detach --env --workdir --user --interactive --tty --rm --local --name --label --size --vcpus --memory --scratch --idle-timeout --hard-timeout --keep-alive --internet --pids-limit --nofile --output --strategy --populate --prefault --huge --threads --fault-window --no-pool --json --timeout --hostname --console --help --'
+			_thaw_fill '--detach --env --workdir --user --interactive --tty --rm --local --name --label --size --vcpus --memory --scratch --idle-timeout --hard-timeout --keep-alive --internet --pids-limit --nofile --output --strategy --populate --prefault --huge --threads --fault-window --jail --no-pool --json --timeout --hostname --console --help --'
 		else
 			_thaw_kind template
 		fi

@@ -88,6 +88,7 @@ complete -c thaw -n '__thaw_is run' -l prefault -x -a 'on off' -d 'map them into
 complete -c thaw -n '__thaw_is run' -l huge -x -a 'none thp' -d 'transparent huge pages (default none)'
 complete -c thaw -n '__thaw_is run' -l threads -x -d 'that populate, 1 to 64 (default 1)'
 complete -c thaw -n '__thaw_is run' -l fault-window -x -d 'with --strategy uffd: brought at a page fault, 4K to 2M'
+complete -c thaw -n '__thaw_is run' -l jail -x -a 'full no-cgroup' -d 'with -d, as root: in a jail, as thawd\'s sandboxes are;'
 complete -c thaw -n '__thaw_is run' -l no-pool -d 'do not take a machine of the template\'s pool'
 complete -c thaw -n '__thaw_is run' -l json -r -F -d 'write the result and the five start clocks to FILE'
 complete -c thaw -n '__thaw_is run' -l timeout -x -d 'kill the sandbox after TIME (30, 1.5s, 250ms, 2m, 1h)'

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "test.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/run_opts.h"
 #include "vmm/cli/state.h"
 

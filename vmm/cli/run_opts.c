@@ -398,6 +398,7 @@ const char *run_local_option(const struct run_opts *opts)
 		bool given;
 		const char *name;
 	} options[] = {{opts->local, "--local"},
+		       {opts->jail != 0, "--jail"},
 		       {opts->strategy, "--strategy"},
 		       {opts->populate, "--populate"},
 		       {opts->prefault, "--prefault"},
