@@ -115,7 +115,7 @@ def test_it_stays_and_is_listed(boxes: Boxes) -> None:
     assert (boxes.folder(box).stat().st_mode & 0o777) == 0o700
     text = boxes.ok("ps")
     assert text.splitlines()[0].split()[:3] == ["NAME", "TEMPLATE", "SIZE"]
-    assert text.splitlines()[1].split()[:3] == [box, "debian", "running"]
+    assert text.splitlines()[1].split()[:4] == [box, "debian", "-", "running"]
     assert boxes("template", "rm", "debian").returncode == 1
     boxes.ok("stop", box)
     assert not boxes.ps() and not alive(listed["pid"])

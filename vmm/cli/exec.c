@@ -43,8 +43,8 @@ struct exec {
 	struct exec_result *result;
 	bool done;
 	bool detach;
-	bool may_attach; /* no request was given: one may have been there before this stream */
-	bool attached;
+	bool attached;	 /* SHIM_ATTACHED has come */
+	bool sent_stdin; /* to this stream */
 
 	/* To the guest. */
 	const u8 *tx; /* the chunk under way */
@@ -158,10 +158,7 @@ static void take_error(struct exec *e, const u8 *payload, u32 len_bytes)
 
 static void take_credit(struct exec *e, u32 bytes)
 {
-	/* What was sent by an earlier stream may be given back by this one. */
-	if (e->attached)
-		e->window_used -= MIN(bytes, e->window_used);
-	else if (bytes > e->window_used)
+	if (bytes > e->window_used)
 		finish(e, EXEC_PROTOCOL, EPROTO, "credit for stdin that was never sent");
 	else
 		e->window_used -= bytes;
@@ -172,12 +169,13 @@ static void take_attached(struct exec *e, const u8 *payload)
 	struct shim_attached body;
 
 	memcpy(&body, payload, sizeof(body));
-	/* Once, and only if nothing was asked for here. */
-	if (!e->may_attach || e->attached || e->result->pid) {
+	if (!e->io->attach || e->attached) {
 		finish(e, EXEC_PROTOCOL, EPROTO, "unexpected frame");
 		return;
 	}
 	e->attached = true;
+	/* Its terminal may have been another one's until now. */
+	e->resize = e->io->tty;
 	e->result->cursor = body.offset;
 	e->result->pid = body.pid;
 	e->result->started_ns = clock_now_ns();
@@ -365,6 +363,7 @@ static void read_stdin(struct exec *e)
 	}
 	frame_put(e->tx_buf, e->stdin_open ? SHIM_STDIN : SHIM_STDIN_EOF, (u32)n);
 	e->window_used += (u32)n;
+	e->sent_stdin = true;
 	e->tx = e->tx_buf;
 	e->tx_len = FRAME_HEADER_BYTES + (size_t)n;
 	transmit(e);
@@ -469,9 +468,8 @@ int exec_run(int stream, const struct exec_request *req, const struct exec_io *i
 	e->result = result;
 	e->watching = io->watch_fd >= 0;
 	e->detach = req && req->detach;
-	e->may_attach = !req;
-	/* The one that it had before may have had another terminal. */
-	e->resize = !req && io->tty;
+	/* What earlier streams sent may still fill it: a credit tells. */
+	e->window_used = io->attach ? SHIM_STDIN_WINDOW_BYTES : 0;
 	e->stdin_open = io->stdin_fd >= 0 && (!req || req->with_stdin);
 	out_init(&e->out, io->stdout_fd, &result->stdout_bytes);
 	out_init(&e->err, io->stderr_fd, &result->stderr_bytes);
@@ -486,7 +484,7 @@ int exec_run(int stream, const struct exec_request *req, const struct exec_io *i
 	transmit(e);
 	while (!ret && !e->done)
 		ret = step(e);
-	result->stdin_unsure = e->window_used > 0 || e->tx_len > 0;
+	result->stdin_unsure = e->sent_stdin && (e->window_used > 0 || e->tx_len > 0);
 	free(e->request);
 out_free:
 	free(e);

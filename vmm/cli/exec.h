@@ -80,8 +80,9 @@ struct exec_io {
 	int stdout_fd; /* -1: dropped */
 	int stderr_fd; /* -1: dropped */
 	int signal_fd; /* a signalfd whose signals are forwarded to the command; -1: none */
+	bool attach;   /* without a request: SHIM_ATTACHED comes first */
 	bool tty;      /* the command has a terminal whose size is that of tty_fd: SIGWINCH of
-			  signal_fd tells it to the command instead of being forwarded */
+			       signal_fd tells it to the command instead of being forwarded */
 	int tty_fd;
 	bool detach_keys; /* ctrl-p ctrl-q in stdin ends it as EXEC_DETACHED, and are not sent */
 	int watch_fd;	  /* -1, or polled: watch() is called when it is readable or hung up */

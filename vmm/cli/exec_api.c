@@ -100,6 +100,7 @@ static void explain_lost(const struct exec_api *api, int ret)
 static int follow(struct exec_api *api, const struct exec_request *request,
 		  const struct exec_io *io, struct exec_result *result)
 {
+	struct exec_io again = *io;
 	u64 stdout_bytes = 0, stderr_bytes = 0;
 	int ret = exec_run(api->client->fd, request, io, result), back;
 
@@ -117,7 +118,8 @@ static int follow(struct exec_api *api, const struct exec_request *request,
 			explain_lost(api, back);
 			return 0;
 		}
-		ret = exec_run(api->client->fd, NULL, io, result);
+		again.attach = true;
+		ret = exec_run(api->client->fd, NULL, &again, result);
 	}
 	result->stdout_bytes += stdout_bytes;
 	result->stderr_bytes += stderr_bytes;
@@ -141,9 +143,11 @@ int exec_api_run(struct exec_api *api, const struct exec_request *request, const
 int exec_api_attach(struct exec_api *api, s64 cursor, const struct exec_io *io,
 		    struct exec_result *result)
 {
+	struct exec_io attach = *io;
 	int ret = upgrade_attach(api, cursor);
 
-	return ret ? ret : follow(api, NULL, io, result);
+	attach.attach = true;
+	return ret ? ret : follow(api, NULL, &attach, result);
 }
 
 void exec_prepare(const struct run_opts *opts, u64 start_ns, bool by_thawd,

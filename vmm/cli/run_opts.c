@@ -397,16 +397,11 @@ const char *run_local_option(const struct run_opts *opts)
 	const struct {
 		bool given;
 		const char *name;
-	} options[] = {{opts->local, "--local"},
-		       {opts->jail != 0, "--jail"},
-		       {opts->strategy, "--strategy"},
-		       {opts->populate, "--populate"},
-		       {opts->prefault, "--prefault"},
-		       {opts->huge, "--huge"},
-		       {opts->threads, "--threads"},
-		       {opts->fault_window, "--fault-window"},
-		       {opts->no_pool, "--no-pool"},
-		       {opts->json_path, "--json"},
+	} options[] = {{opts->local, "--local"},	 {opts->jail != 0, "--jail"},
+		       {opts->strategy, "--strategy"},	 {opts->populate, "--populate"},
+		       {opts->prefault, "--prefault"},	 {opts->huge, "--huge"},
+		       {opts->threads, "--threads"},	 {opts->fault_window, "--fault-window"},
+		       {opts->no_pool, "--no-pool"},	 {opts->json_path, "--json"},
 		       {opts->console_path, "--console"}};
 
 	for (size_t i = 0; i < ARRAY_SIZE(options); i++) {

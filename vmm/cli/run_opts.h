@@ -34,8 +34,8 @@ struct run_opts {
 	bool tty; /* a terminal for the command */
 	bool no_pool;
 	enum sandbox_jail_kind jail; /* with @detach */
-	bool local;  /* not by thawd */
-	bool remove; /* when it stops, also if it has a name */
+	bool local;		     /* not by thawd */
+	bool remove;		     /* when it stops, also if it has a name */
 	bool json;   /* with @detach: print the sandbox's (run) or the command's (exec) object */
 	bool is_run; /* of `thaw run` */
 	struct spec_opts spec;
