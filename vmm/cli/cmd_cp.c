@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "vmm/cli/commands.h"
+#include "vmm/cli/cp_path.h"
 #include "vmm/cli/cp_tar.h"
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/verb.h"
@@ -64,50 +65,6 @@ struct cp {
 	char box[CLIENT_NAME_BYTES];
 	u64 bytes;
 };
-
-/** The ':' of NAME:PATH, or NULL: a path here. */
-static char *find_colon(char *arg)
-{
-	char *colon = strchr(arg, ':');
-
-	return colon && colon > arg && !memchr(arg, '/', (size_t)(colon - arg)) ? colon : NULL;
-}
-
-/** Paths in a sandbox are absolute, as docker has them. Return: @out. */
-static const char *guest_path(const char *path, char out[PATH_MAX])
-{
-	snprintf(out, PATH_MAX, "%s%s", path[0] == '/' ? "" : "/", path);
-	return out;
-}
-
-/** The last name of @path, slashes at its end apart; "" for "/" and what ends in "/.". */
-static void last_name(const char *path, char out[NAME_MAX + 1])
-{
-	size_t end = strlen(path), start;
-
-	while (end && path[end - 1] == '/')
-		end--;
-	for (start = end; start && path[start - 1] != '/'; start--)
-		;
-	snprintf(out, NAME_MAX + 1, "%.*s", (int)(end - start), path + start);
-	if (!strcmp(out, "."))
-		out[0] = '\0';
-}
-
-static bool ends_in_slash(const char *path)
-{
-	return path[0] && path[strlen(path) - 1] == '/';
-}
-
-static int join(const char *folder, const char *name, char out[PATH_MAX])
-{
-	int n = snprintf(out, PATH_MAX, "%s%s%s", folder, ends_in_slash(folder) ? "" : "/", name);
-
-	if (n < PATH_MAX)
-		return 0;
-	log_err("cp: %s/%s: the path is too long", folder, name);
-	return -ENAMETOOLONG;
-}
 
 /** What is at @path in the sandbox. @out: NULL: nothing. Return: 0 or -errno (logged). */
 static int guest_stat(struct cp *cp, const char *path, bool follow, json_t **out)
@@ -225,14 +182,14 @@ static int copy_folder_in(struct cp *cp, const char *source, const char *dest, c
 	char path[PATH_MAX], name[NAME_MAX + 1];
 	int ret;
 
-	last_name(source, name);
+	cp_last_name(source, name);
 	if (there && !is_type(there, "directory")) {
 		log_err("cp: %s: is a folder, and %s:%s is none", source, cp->box, dest);
 		return -ENOTDIR;
 	}
 	snprintf(path, sizeof(path), "%s", dest);
 	if (there && name[0])
-		ret = join(dest, name, path);
+		ret = cp_join(dest, name, path);
 	else
 		ret = 0;
 	if (!ret && (!there || name[0]))
@@ -245,15 +202,15 @@ static int copy_file_in(struct cp *cp, const char *source, const char *dest, con
 	char parent[PATH_MAX], name[NAME_MAX + 1];
 	char *slash;
 
-	if (!there && ends_in_slash(dest)) {
+	if (!there && cp_ends_in_slash(dest)) {
 		log_err("cp: %s:%s: there is no such folder", cp->box, dest);
 		return -ENOENT;
 	}
 	snprintf(parent, sizeof(parent), "%s", dest);
 	if (is_type(there, "directory")) {
-		last_name(source, name);
+		cp_last_name(source, name);
 	} else {
-		last_name(dest, name);
+		cp_last_name(dest, name);
 		slash = strrchr(parent, '/');
 		slash[slash == parent ? 1 : 0] = '\0';
 	}
@@ -267,10 +224,10 @@ static int copy_in(struct cp *cp, const char *source, const char *path)
 	struct stat st;
 	int ret;
 
-	guest_path(path, dest);
+	cp_guest_path(path, dest);
 	if (!strcmp(source, "-"))
 		return put_tar(cp, dest, STDIN_FILENO);
-	if (cp->opts.follow || ends_in_slash(source) ? stat(source, &st) : lstat(source, &st)) {
+	if (cp->opts.follow || cp_ends_in_slash(source) ? stat(source, &st) : lstat(source, &st)) {
 		log_err("cp: %s: %s", source, strerror(errno));
 		return -errno;
 	}
@@ -403,9 +360,9 @@ static int place_out(const char *source, const char *dest, bool is_folder, char 
 	char name[NAME_MAX + 1];
 	struct stat st;
 
-	last_name(source, name);
+	cp_last_name(source, name);
 	if (stat(dest, &st)) {
-		if (errno != ENOENT || (ends_in_slash(dest) && !is_folder)) {
+		if (errno != ENOENT || (cp_ends_in_slash(dest) && !is_folder)) {
 			log_err("cp: %s: %s", dest, strerror(errno));
 			return -errno;
 		}
@@ -416,7 +373,7 @@ static int place_out(const char *source, const char *dest, bool is_folder, char 
 		return -ENOTDIR;
 	}
 	if (S_ISDIR(st.st_mode) && name[0] && strcmp(name, "..") != 0)
-		return join(dest, name, out);
+		return cp_join(dest, name, out);
 	return snprintf(out, PATH_MAX, "%s", dest) < PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
@@ -426,12 +383,12 @@ static int copy_out(struct cp *cp, const char *path, const char *dest)
 	json_t *st = NULL;
 	int ret;
 
-	guest_path(path, source);
+	cp_guest_path(path, source);
 	if (!strcmp(dest, "-")) {
 		ret = begin_read(cp, "files/tar", source);
 		return ret ? ret : read_to(cp, STDOUT_FILENO);
 	}
-	ret = guest_stat(cp, source, cp->opts.follow || ends_in_slash(source), &st);
+	ret = guest_stat(cp, source, cp->opts.follow || cp_ends_in_slash(source), &st);
 	if (!ret && !st) {
 		log_err("cp: %s:%s: No such file or directory", cp->box, source);
 		ret = -ENOENT;
@@ -481,8 +438,8 @@ int cp_main(struct cli *cli, int argc, char **argv)
 	status = cli_parse(&cp_command, &cp.opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
-	from = find_colon(result.positional[0]);
-	to = find_colon(result.positional[1]);
+	from = cp_find_colon(result.positional[0]);
+	to = cp_find_colon(result.positional[1]);
 	if (!from == !to || (cp.opts.json && from && !strcmp(result.positional[1], "-"))) {
 		log_err("cp: one of SRC and DEST is NAME:PATH, of a sandbox, and the other is "
 			"here%s",
