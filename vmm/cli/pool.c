@@ -7,7 +7,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/pool_internal.h"
 #include "vmm/util/log.h"
@@ -63,7 +63,7 @@ static const struct optparse_spec pool_specs[] = {
 	{"json", 0, NULL, optparse_flag, FIELD(json), "with --status: as JSON", NULL},
 };
 
-static const struct optparse_command pool_command = {
+const struct optparse_command pool_command = {
 	.usage = "thaw pool TEMPLATE [OPTION]...",
 	.summary = "Keep N machines of TEMPLATE ready; 'thaw run' takes one instead of making it.",
 	.details = "Runs until SIGTERM, SIGINT or SIGHUP, which end all machines that are not in "
