@@ -459,24 +459,45 @@ lab-quick:
 
 # --- install -------------------------------------------------------------------------------------------------------
 
-MANS := $(wildcard docs/man/*.1)
+MANS := $(wildcard docs/man/*.[1-8])
+# "share/man/man1/thaw.1", and so on.
+MAN_PATHS := $(foreach man,$(MANS),share/man/man$(patsubst .%,%,$(suffix $(man)))/$(notdir $(man)))
+# Settings and units are looked for in one place, wherever the rest is.
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+INSTALLED := bin/thaw sbin/thawd libexec/thaw/thaw-vmm lib/sysusers.d/thaw.conf lib/tmpfiles.d/thaw.conf \
+	share/bash-completion/completions/thaw share/zsh/vendor-completions/_thaw share/fish/vendor_completions.d/thaw.fish $(MAN_PATHS)
 
-.PHONY: install uninstall
+# Not of the packages: what users may have changed stays.
+.PHONY: install uninstall deb
 install: all guest
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/thaw/guest $(DESTDIR)$(PREFIX)/share/thaw/recipes \
-		$(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	install -m 0755 $(B)/thaw $(B)/thaw-vmm $(DESTDIR)$(PREFIX)/bin/
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))) share/thaw/guest share/thaw/recipes) \
+		$(DESTDIR)$(UNITDIR) $(DESTDIR)/etc/thaw
+	install -m 0755 $(B)/thaw $(DESTDIR)$(PREFIX)/bin/
+	install -m 0755 $(B)/thawd $(DESTDIR)$(PREFIX)/sbin/
+	install -m 0755 $(B)/thaw-vmm $(DESTDIR)$(PREFIX)/libexec/thaw/
 	install -m 0644 build/guest/vmlinux build/guest/initramfs.cpio build/guest/root.erofs build/guest/guest.json \
 		$(DESTDIR)$(PREFIX)/share/thaw/guest/
 	install -m 0644 $(wildcard snapshots/recipes/*) $(DESTDIR)$(PREFIX)/share/thaw/recipes/
-	install -m 0644 $(MANS) $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 0644 docs/openapi.yaml $(DESTDIR)$(PREFIX)/share/thaw/
+	$(foreach man,$(MANS),install -m 0644 $(man) $(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(man)))/ &&) true
 	install -m 0644 completions/thaw.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thaw
+	install -m 0644 completions/_thaw $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_thaw
+	install -m 0644 completions/thaw.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/thaw.fish
+	install -m 0644 packaging/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/thaw.conf
+	install -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/thaw.conf
+	sed 's|@SBINDIR@|$(PREFIX)/sbin|' packaging/thawd.service.in >$(DESTDIR)$(UNITDIR)/thawd.service
+	[ -e $(DESTDIR)/etc/thaw/thaw.conf ] || install -m 0644 packaging/thaw.conf $(DESTDIR)/etc/thaw/
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/thaw $(DESTDIR)$(PREFIX)/bin/thaw-vmm
-	rm -rf $(DESTDIR)$(PREFIX)/share/thaw
-	rm -f $(MANS:docs/man/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thaw
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED)) $(DESTDIR)$(UNITDIR)/thawd.service
+	rm -rf $(DESTDIR)$(PREFIX)/share/thaw $(DESTDIR)$(PREFIX)/libexec/thaw
+
+# build/deb/thaw_VERSION_amd64.deb and python3-thaw_VERSION_all.deb; their paths are printed.
+deb: all guest
+	rm -rf build/deb
+	$(Q)$(MAKE) --no-print-directory -s install DESTDIR=build/deb/root PREFIX=/usr
+	$(Q)packaging/mkdeb build/deb/root $(VERSION) build/deb
+	$(Q)rm -rf build/deb/root
 
 .PHONY: clean distclean help
 clean:
@@ -500,7 +521,7 @@ help:
 	@echo '  bench      benchmarks, JSON in build/bench/     format   clang-format in place'
 	@echo '  lab        the restore lab, all of it: build/lab/report.md; hours'
 	@echo '  lab-quick  what the targets need of it, some 10 minutes'
-	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
+	@echo '  compile_commands.json  install  uninstall  deb  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
 -include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(B)/obj/tests/native/http_rig.d $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
