@@ -66,7 +66,8 @@ CLI_SRCS += vmm/cli/exec_status.c vmm/cli/vmmproc_own.c vmm/cli/sandbox.c vmm/cl
 
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
-	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c
+	guest/shim/frame.c guest/shim/parse.c guest/shim/orphan.c guest/shim/ring.c guest/shim/kept.c guest/shim/request.c \
+	guest/shim/pty.c guest/shim/tunnel.c guest/shim/usage.c
 
 # Recording the hot set: parts of both.
 HOT_SRCS := vmm/snapshot/hot_set.c vmm/cli/hot_plan.c vmm/cli/hot_recorder.c vmm/cli/hot_bpf.c vmm/cli/hot_show.c \
@@ -94,14 +95,18 @@ DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/dae
 	vmm/daemon/api_templates.c vmm/daemon/api_pools.c
 
 # Execs.
-DAEMON_SRCS += vmm/daemon/api_exec.c
+DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
+	vmm/daemon/exec_pull.c vmm/daemon/exec_end.c vmm/daemon/exec_spec.c vmm/daemon/exec_start.c vmm/daemon/exec_box.c vmm/daemon/ws.c \
+	vmm/daemon/api_exec.c vmm/daemon/api_exec_call.c vmm/daemon/api_exec_run.c vmm/daemon/api_exec_list.c vmm/daemon/api_exec_frames.c \
+	vmm/daemon/api_exec_ws.c vmm/daemon/api_logs.c vmm/daemon/api_wait_log.c
 
 # Files.
-DAEMON_SRCS += vmm/daemon/api_files.c
+DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/files_run.c vmm/daemon/files_text.c vmm/daemon/files_read.c \
+	vmm/daemon/files_write.c vmm/daemon/files_list.c vmm/daemon/files_watch.c
 
 # The jail, and what is opened before it.
 JAIL_SRCS := vmm/jail/jail.c vmm/jail/uid.c vmm/jail/cgroup.c vmm/jail/enter.c vmm/jail/filter.c vmm/jail/detach.c \
-	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
+	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/doctor_jail.c vmm/cli/pool_jail.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
 
 LIB_SRCS := $(JAIL_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
@@ -110,7 +115,7 @@ UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus tes
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
-UNIT_TESTS += test_pack test_pack_lies test_seal
+UNIT_TESTS += test_jail test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote test_owner
@@ -120,17 +125,29 @@ FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
 DAEMON_TESTS :=
+DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS :=
+DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc
+UNIT_TESTS += test_output_ring
+FUZZERS += fuzz_ring
 FUZZERS += fuzz_httpc
 
+# thaw-files: file operations in the guest; frame.c is the host's, too.
+FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
+	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
+LIB_SRCS += guest/files/frame.c
+
 # The tests' vsock driver.
+UNIT_EXTRA_test_jail := tests/jail/attempts.c
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
 FUZZ_EXTRA_fuzz_vsock := tests/unit/vsock_rig.c
+UNIT_EXTRA_test_output_ring := guest/shim/ring.c
+FUZZ_EXTRA_fuzz_ring := guest/shim/ring.c
 
 # --- flags -------------------------------------------------------------------------------------------------------
 
@@ -157,12 +174,13 @@ CPPFLAGS += -DTHAW_VERSION='"$(VERSION)"'
 LIB := $(B)/libvmm.a
 LIB_OBJS := $(LIB_SRCS:%.c=$(B)/obj/%.o)
 SHIM_OBJS := $(SHIM_SRCS:%.c=$(B)/shim-obj/%.o)
+FILES_OBJS := $(FILES_SRCS:%.c=$(B)/shim-obj/%.o)
 UNIT_BINS := $(UNIT_TESTS:%=$(B)/unit/%)
 
 # --- all ---------------------------------------------------------------------------------------------------------
 
 .PHONY: all
-all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thawd
+all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thaw-files $(B)/thawd
 
 # Rebuilds everything when a flag or the compiler changes.
 $(B)/flags: FORCE
@@ -250,6 +268,13 @@ $(B)/thaw-shim: $(SHIM_OBJS)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static) -no-pie -Wl,--gc-sections -o $@ $^
 
+# libacl is libarchive's. Without debug information: it lies in every guest's memory.
+$(B)/thaw-files: $(FILES_OBJS)
+	$(call say,LINK,$@)
+	@{ $(PKG_CONFIG) --exists libarchive && [ -e "$$($(CC) -print-file-name=libacl.a)" ]; } || \
+		{ echo "error: static libarchive or libacl not found; run: make deps" >&2; exit 1; }
+	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static -s) -no-pie -Wl,--gc-sections -o $@ $^ -larchive -lacl
+
 # --- guest ---------------------------------------------------------------------------------------------------------
 
 G := build/guest
@@ -266,18 +291,18 @@ guest-lab: $(GL)/initramfs.cpio
 $(GL)/stamp: FORCE
 	$(Q)guest/image/build --image debian-lab --link $(GL) >/dev/null
 
-$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim $(B)/thaw-files guest/image/mkinitramfs
 	$(call say,INITRAMFS,$@)
-	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(GL)/modules $@
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(B)/thaw-files $(GL)/modules $@
 
 # Cached by digest, so it is asked for every time; the stamp changes when the answer does.
 $(G)/stamp: FORCE
 	$(Q)guest/image/build --link $(G) >/dev/null
 
-# The shim changes often, thus it is no part of what is cached.
-$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+# Our own programs change often, thus they are no part of what is cached.
+$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim $(B)/thaw-files guest/image/mkinitramfs
 	$(call say,INITRAMFS,$@)
-	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(G)/modules $@
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(B)/thaw-files $(G)/modules $@
 
 # --- deps, demo ----------------------------------------------------------------------------------------------------
 
@@ -302,8 +327,13 @@ $(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(LIB) $(LIBS)
 
+# thawd's HTTP layer with handlers for its tests.
+$(B)/http-rig: $(B)/obj/tests/native/http_rig.o $(DAEMON_LIB) $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -pie -o $@ $^ $(DAEMON_LIBS) $(LIBS)
+
 .PHONY: unit-bins test test-unit test-vm
-unit-bins: $(UNIT_BINS)
+unit-bins: $(UNIT_BINS) $(B)/http-rig build/hostile/sleeper.elf
 
 # Everything: static checks, unit tests plain and sanitized, short fuzz runs, the product in the test host. Ends with one count.
 test: deps
@@ -335,7 +365,7 @@ build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o
 
 # What the tests in the test host need beyond `all guest`.
 .PHONY: vm-test-bins
-vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf
+vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf $(B)/unit/test_jail
 
 # Ten thousand restores and what belongs to them: hours in the emulated test host. SOAK='--count 1000 --kills 0' does less.
 .PHONY: soak
@@ -393,7 +423,7 @@ format:
 
 compile_commands.json: $(BPF_SKELS)
 	$(Q)scripts/compile-commands $(CC) '$(subst ','\'',$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL)))' $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
-		$(DAEMON_SRCS) vmm/daemon/main.c $(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
+		$(DAEMON_SRCS) vmm/daemon/main.c $(SHIM_SRCS) $(FILES_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@
 
 # Prints a make variable; scripts ask for source lists this way.
@@ -457,7 +487,7 @@ distclean: clean
 
 help:
 	@echo 'thaw: make targets'
-	@echo '  all        thaw, thawd, thaw-vmm, thaw-shim in build/<config>/'
+	@echo '  all        thaw, thawd, thaw-vmm, thaw-shim, thaw-files in build/<config>/'
 	@echo '  guest      guest kernel, root image and initramfs in build/guest/ (cached)'
 	@echo '  deps       install what is missing by apt (root)'
 	@echo '  demo       deps, build, template, a command in a restored sandbox, clocks printed'
@@ -471,5 +501,5 @@ help:
 	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+-include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(B)/obj/tests/native/http_rig.d $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
 	$(BENCH_OBJS:.o=.d) $(B)/obj/bench/fetch.d

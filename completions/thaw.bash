@@ -55,7 +55,7 @@ _thaw_run() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--detach --env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --no-pool --help --"
+		_thaw_fill "--detach --env --workdir --user --interactive --strategy --populate --prefault --huge --threads --fault-window --json --timeout --hostname --console --jail --no-pool --help --"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi
@@ -120,7 +120,7 @@ _thaw_pool() {
 		;;
 	esac
 	if [[ ${COMP_WORDS[COMP_CWORD]} == -* ]]; then
-		_thaw_fill "--size --populate --idle-timeout --status --json --help"
+		_thaw_fill "--size --populate --idle-timeout --jail --status --json --help"
 	else
 		_thaw_fill "$(_thaw_templates)"
 	fi

@@ -18,6 +18,7 @@
 #include "guest/shim/shim.h"
 
 #define CGROUP_ROOT   "/sys/fs/cgroup"
+#define FILES_PATH    "/thaw-files"
 #define CMDLINE_BYTES 4096
 #define DEVICE_BYTES  64
 #define LISTEN_QUEUE  128
@@ -113,12 +114,14 @@ static void loopback_up(void)
 		close(fd);
 }
 
-/* What commands inherit. The soft limit of 1024 files is what programs that use select(2) need. */
-static void set_limits(void)
+/* What commands inherit; the soft limit of 1024 files is what programs that use select(2) need. The
+ * shim's own is higher. */
+static void set_limits(struct shim *shim)
 {
-	struct rlimit files = {.rlim_cur = 1024, .rlim_max = 524288};
-	struct rlimit core = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+	const struct rlimit files = {.rlim_cur = SHIM_NOFILE, .rlim_max = 524288};
+	const struct rlimit core = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
 
+	shim->nofile = (struct rlimit){.rlim_cur = 1024, .rlim_max = files.rlim_max};
 	if (setrlimit(RLIMIT_NOFILE, &files) < 0 || setrlimit(RLIMIT_CORE, &core) < 0)
 		shim_log(4, "setrlimit: %m");
 }
@@ -133,12 +136,14 @@ void boot_init(struct shim *shim)
 	null_stdio();
 	shim_log_to(open("/dev/kmsg", O_WRONLY | O_CLOEXEC));
 	device_load_modules();
+	/* Its name goes with the initramfs; no file of the guest's root can take its place. */
+	shim->files_fd = open(FILES_PATH, O_PATH | O_CLOEXEC);
 	make_root(shim);
 	mount_rest();
 	set_hostname();
 	loopback_up();
-	set_limits();
-	ret = cgroup_setup(shim, CGROUP_ROOT);
+	set_limits(shim);
+	ret = cgroup_setup_guest(shim, CGROUP_ROOT);
 	if (ret)
 		shim_panic("cgroups: %s", strerror(-ret));
 	/* Until a clone gets its own from the host. */

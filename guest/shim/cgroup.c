@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cgroup an exec: born in it, killed with it.
+// One cgroup an exec: born in it, killed with it. All of them are below one that has limits.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
@@ -13,6 +15,12 @@
 
 #define NAME_BYTES     32
 #define TREE_DEPTH_MAX 32
+
+/* The parent of all execs' cgroups. The shim itself is in the root: by its side all of them
+ * together have the weight of one process. */
+#define ALL_NAME	"exec"
+#define RESERVE_BYTES	(12 * MIB)
+#define RESERVE_THREADS 128u
 
 static void cgroup_name(char name[NAME_BYTES], u32 id)
 {
@@ -44,6 +52,45 @@ static int cgroup_write(int dir_fd, const char *file, const char *text)
 	return ret;
 }
 
+static int cgroup_write_number(int dir_fd, const char *file, u64 value)
+{
+	char text[24];
+	char *at = text + sizeof(text);
+
+	*--at = '\0';
+	do {
+		*--at = (char)('0' + value % 10);
+		value /= 10;
+	} while (value);
+	return cgroup_write(dir_fd, file, at);
+}
+
+int cgroup_limit_pids(const struct cgroup *cg, u32 pids_max)
+{
+	return cgroup_write_number(cg->dir_fd, "pids.max", pids_max);
+}
+
+bool cgroup_saw_oom(const struct cgroup *cg)
+{
+	int fd = openat(cg->dir_fd, "memory.events", O_RDONLY | O_CLOEXEC);
+	const char *line;
+	char text[512];
+	ssize_t n;
+
+	if (fd < 0)
+		return false;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	line = strstr(text, "oom_kill ");
+	return line && line[9] != '0';
+}
+
+bool cgroup_has_spare(const struct shim *shim)
+{
+	return shim->cgroup_fd < 0 || shim->spare.id;
+}
+
 static int cgroup_make(struct shim *shim, struct cgroup *cg)
 {
 	char name[NAME_BYTES];
@@ -65,20 +112,93 @@ static int cgroup_make(struct shim *shim, struct cgroup *cg)
 	}
 	cg->id = shim->last_cgroup;
 	cg->killed = false;
+	if (shim->pids_default)
+		(void)cgroup_write_number(cg->dir_fd, "pids.max", shim->pids_default);
 	return 0;
+}
+
+/* One at a time: a kernel may lack some. */
+static void cgroup_controllers(int dir_fd)
+{
+	static const char *const controllers[] = {"+cpu", "+memory", "+pids", "+io"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(controllers); i++)
+		(void)cgroup_write(dir_fd, "cgroup.subtree_control", controllers[i]);
 }
 
 int cgroup_setup(struct shim *shim, const char *path)
 {
-	static const char *const controllers[] = {"+cpu", "+memory", "+pids", "+io"};
-
 	shim->cgroup_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (shim->cgroup_fd < 0)
 		return -errno;
-	/* One at a time: a kernel may lack some, and limits are a matter of later. */
-	for (size_t i = 0; i < ARRAY_SIZE(controllers); i++)
-		(void)cgroup_write(shim->cgroup_fd, "cgroup.subtree_control", controllers[i]);
+	cgroup_controllers(shim->cgroup_fd);
 	return cgroup_make(shim, &shim->spare);
+}
+
+/* The number in @path behind the word @name, or at its start (NULL). 0: not there. */
+static u64 file_number(const char *path, const char *name)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const char *at;
+	char text[512];
+	ssize_t n;
+
+	if (fd < 0)
+		return 0;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	at = name ? strstr(text, name) : text;
+	return at ? strtoull(at + (name ? strlen(name) : 0), NULL, 10) : 0;
+}
+
+/*
+ * What all commands together may take. Memory: what the kernel can give now, before the first of
+ * them, less a reserve for the shim and for what the kernel does not charge to anybody. Processes:
+ * less than the kernel can make. A single one gets most of that but not all, so that a fork bomb
+ * leaves room for the command that looks into it.
+ */
+static void cgroup_limit_all(struct shim *shim, int dir_fd)
+{
+	const u64 total = file_number("/proc/meminfo", "MemTotal:") * KIB;
+	const u64 available = file_number("/proc/meminfo", "MemAvailable:") * KIB;
+	const u64 reserve = RESERVE_BYTES + total / 64;
+	u64 threads = MIN(file_number("/proc/sys/kernel/threads-max", NULL),
+			  file_number("/proc/sys/kernel/pid_max", NULL));
+	int ret = 0;
+
+	if (available > 2 * reserve)
+		ret = cgroup_write_number(dir_fd, "memory.max",
+					  ALIGN_DOWN(available - reserve, PAGE_SIZE_BYTES));
+	if (!ret && threads > 2 * RESERVE_THREADS) {
+		threads -= RESERVE_THREADS;
+		shim->pids_default = threads - threads / 8;
+		ret = cgroup_write_number(dir_fd, "pids.max", threads);
+	}
+	if (ret)
+		shim_log(4, "commands run without a common limit: %s", strerror(-ret));
+}
+
+int cgroup_setup_guest(struct shim *shim, const char *root)
+{
+	int root_fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC), fd, ret = 0;
+	char path[64];
+
+	if (root_fd < 0)
+		return -errno;
+	cgroup_controllers(root_fd);
+	if (mkdirat(root_fd, ALL_NAME, 0755) < 0 && errno != EEXIST)
+		ret = -errno;
+	fd = ret ? -1 : openat(root_fd, ALL_NAME, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (!ret && fd < 0)
+		ret = -errno;
+	close(root_fd);
+	if (ret)
+		return ret;
+	cgroup_limit_all(shim, fd);
+	close(fd);
+	snprintf(path, sizeof(path), "%s/" ALL_NAME, root);
+	return cgroup_setup(shim, path);
 }
 
 int cgroup_take(struct shim *shim, struct cgroup *cg)
@@ -184,8 +304,11 @@ bool cgroup_release(struct shim *shim, struct conn *c)
 	if (!c->cgroup.id) {
 		/* Tests without cgroups: what is left of the process group; its number is not
 		 * reused while it has a member. */
-		if (shim->cgroup_fd < 0 && c->pid && c->phase == CONN_DEAD)
+		if (shim->cgroup_fd < 0 && c->pid && !c->cgroup.killed &&
+		    (c->phase == CONN_DEAD || c->phase == CONN_ENDED)) {
 			kill(-c->pid, SIGKILL);
+			c->cgroup.killed = true;
+		}
 		return true;
 	}
 	cgroup_name(name, c->cgroup.id);

@@ -21,6 +21,19 @@ struct cgroup {
  */
 int __must_check cgroup_setup(struct shim *shim, const char *path);
 
+/** cgroup_setup_guest() - the same below a cgroup of @root that holds all execs and has limits: the
+ * shim, which is in the root, stays able to work whatever they do. Return: 0 or -errno. */
+int __must_check cgroup_setup_guest(struct shim *shim, const char *root);
+
+/** cgroup_limit_pids() - how many processes there may be in it. Return: 0 or -errno. */
+int __must_check cgroup_limit_pids(const struct cgroup *cg, u32 pids_max);
+
+/** cgroup_saw_oom() - did the kernel kill something in it for memory? */
+bool cgroup_saw_oom(const struct cgroup *cg);
+
+/** cgroup_has_spare() - is there nothing for cgroup_make_spare() to do? */
+bool cgroup_has_spare(const struct shim *shim);
+
 /** cgroup_take() - a fresh cgroup for an exec (the spare if there is one). Return: 0 or -errno. */
 int __must_check cgroup_take(struct shim *shim, struct cgroup *cg);
 

@@ -32,6 +32,7 @@
 #include "guest/shim/boot.h"
 #include "guest/shim/exec.h"
 #include "guest/shim/shim.h"
+#include "guest/shim/tunnel.h"
 
 #define PATH_BYTES	  256
 #define KILL_WAIT_SECONDS 5
@@ -174,6 +175,7 @@ void ckpt_run(struct shim *shim, bool live)
 	for (u32 i = 0; live && i < SHIM_CONN_MAX; i++)
 		if (shim->conns[i])
 			conn_orphan(shim, shim->conns[i]);
+	tunnel_end_all(shim);
 	arg.hostname[sizeof(arg.hostname) - 1] = '\0';
 	if (arg.hostname[0] && sethostname(arg.hostname, strlen(arg.hostname)) < 0)
 		shim_log(4, "sethostname: %m");

@@ -6,7 +6,7 @@
  * that tells over the status pipe whether it got to execve (CONN_RUNNING). The last frame
  * (SHIM_EXIT, SHIM_ERROR, SHIM_PONG) is queued (CONN_LAST), and when it is sent the stream is
  * closed (CONN_DEAD). The connection itself is freed when the process is reaped and its cgroup is
- * gone as well.
+ * gone as well. A stream can also leave its connection: for a kept command's, or for a tunnel.
  *
  * Input is always read: what the command does not take is kept in the ring, whose size the host
  * must not exceed (SHIM_STDIN_WINDOW_BYTES), so that signals and the end of the stream are seen
@@ -15,9 +15,10 @@
  * memory stays bounded.
  *
  * The end of the peer's data (recv gives 0) is a half close: the command's stdin ends, the command
- * goes on. A peer that is gone altogether shows in that a send fails. AF_VSOCK does not report that
- * by EPOLLHUP as long as our side is open, so each hang-up event is followed by a send of no bytes,
- * which does nothing but tell. Then everything in the command's cgroup is killed.
+ * goes on (of a kept command not even stdin ends: kept.c). A peer that is gone altogether shows in
+ * that a send fails. AF_VSOCK does not report that by EPOLLHUP as long as our side is open, so each
+ * hang-up event is followed by a send of no bytes, which does nothing but tell. Then everything in
+ * the command's cgroup is killed.
  *
  * All of it is written for a peer that lies: frame.c checks headers, parse.c requests, and a frame
  * out of order ends the stream.
@@ -32,10 +33,11 @@
 
 #include "guest/shim/boot.h"
 #include "guest/shim/exec.h"
+#include "guest/shim/kept.h"
 #include "guest/shim/shim.h"
+#include "guest/shim/tunnel.h"
 
-#define POWEROFF_WAIT_MS 1000 /* for the host to have read SHIM_OK */
-#define CONN_ROUNDS	 8    /* before other connections get their turn */
+#define CONN_ROUNDS 8 /* before other connections get their turn */
 
 /* Sent to a peer whose connection can't be had at all. */
 static void conn_refuse(int stream, int error)
@@ -51,15 +53,16 @@ static void conn_refuse(int stream, int error)
 
 static struct conn *conn_alloc(struct shim *shim)
 {
-	struct conn *c = shim->kept;
+	struct conn *c = shim->warm;
 
 	if (c) {
-		shim->kept = c->kept_next;
-		shim->nkept--;
+		shim->warm = c->warm_next;
+		shim->nwarm--;
 		memset(c, 0, offsetof(struct conn, stack));
 		return c;
 	}
-	c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	return c == MAP_FAILED ? NULL : c;
 }
 
@@ -113,15 +116,18 @@ static void conn_free(struct shim *shim, struct conn *c)
 	for (int slot = 0; slot < SLOT_COUNT; slot++)
 		conn_close_slot(c, slot);
 	loop_set_deadline(shim, c, 0);
+	loop_set_timeout(shim, c, 0);
 	free(c->req);
 	free(c->slots);
+	ring_free(&c->ring);
+	exec_uncount(shim, c);
 	shim->conns[c->index] = NULL;
 	shim->nconns--;
-	/* A ring that was used is many pages; such memory is given back. */
-	if (shim->nkept < SHIM_CONN_KEPT && !c->exec.with_stdin) {
-		c->kept_next = shim->kept;
-		shim->kept = c;
-		shim->nkept++;
+	/* Room for stdin that was used is many pages; such memory is given back. */
+	if (shim->nwarm < SHIM_CONN_WARM && !c->exec.with_stdin) {
+		c->warm_next = shim->warm;
+		shim->warm = c;
+		shim->nwarm++;
 	} else {
 		munmap(c, sizeof(*c));
 	}
@@ -155,6 +161,8 @@ void conn_put_frame(struct conn *c, enum shim_frame_type type, const void *paylo
 	c->out_len += (u32)FRAME_HEADER_BYTES + len_bytes;
 }
 
+static void conn_flush(struct shim *shim, struct conn *c);
+
 /* Nothing more goes in or out of the command. */
 static void conn_close_pipes(struct conn *c)
 {
@@ -166,48 +174,71 @@ static void conn_close_pipes(struct conn *c)
 void conn_fail(struct shim *shim, struct conn *c, enum shim_error_stage stage, int error,
 	       const char *what)
 {
-	struct {
-		struct shim_error head;
-		char text[SHIM_TEXT_MAX_BYTES];
-	} body = {.head = {.stage = stage, .error = (u32)error}};
-	const char *reason = strerrordesc_np(error);
-	size_t len = 0;
-
-	if (what) {
-		/* Room for ": " and the reason stays. */
-		len = MIN(strlen(what), sizeof(body.text) - 128);
-		memcpy(body.text, what, len);
-		memcpy(body.text + len, ": ", 2);
-		len += 2;
-	}
-	if (reason) {
-		size_t n = MIN(strlen(reason), sizeof(body.text) - len);
-
-		memcpy(body.text + len, reason, n);
-		len += n;
-	}
-	conn_put_frame(c, SHIM_ERROR, &body, (u32)(sizeof(body.head) + len));
+	conn_put_error(c, stage, error, what);
 	conn_close_pipes(c);
 	if (c->pid && !c->reaped)
 		exec_kill(shim, c);
+	c->kept = false;
 	c->phase = CONN_LAST;
 }
 
-void conn_gone(struct shim *shim, struct conn *c)
+/* A kept command whose stream may come and go. */
+static bool conn_stays(const struct conn *c)
 {
-	if (c->phase == CONN_DEAD)
+	return c->kept &&
+	       (c->phase == CONN_STARTING || c->phase == CONN_RUNNING || c->phase == CONN_ENDED);
+}
+
+void conn_bad_frame(struct shim *shim, struct conn *c, int error, const char *what)
+{
+	if (!conn_stays(c)) {
+		conn_fail(shim, c, SHIM_STAGE_REQUEST, error, what);
 		return;
+	}
+	/* Told if it can be told at once. */
+	if (!c->exit_queued)
+		conn_put_error(c, SHIM_STAGE_REQUEST, error, what);
+	conn_flush(shim, c);
+	if (!c->orphan)
+		kept_detach(shim, c);
+}
+
+void conn_close_stream(struct conn *c)
+{
 	/* shutdown: a child before its execve may hold a copy of the fd. */
 	if (c->fd[SLOT_STREAM] >= 0)
 		shutdown(c->fd[SLOT_STREAM], SHUT_RDWR);
 	conn_close_slot(c, SLOT_STREAM);
+	c->connecting = c->probe = false;
+	c->rx_eof = true;
+	c->head_len = 0;
+	c->stdin_left = 0;
+	c->out_start = c->out_len = 0;
+}
+
+void conn_end(struct shim *shim, struct conn *c)
+{
+	if (c->phase == CONN_DEAD)
+		return;
+	if (c->phase == CONN_ENDED)
+		shim->nended--;
+	conn_close_stream(c);
 	conn_close_pipes(c);
 	loop_set_deadline(shim, c, 0);
-	c->out_len = 0;
+	loop_set_timeout(shim, c, 0);
+	c->kept = false;
 	c->phase = CONN_DEAD;
 	/* Once it is reaped, cgroup_release() sees to what it left behind. */
 	if (c->pid && !c->reaped)
 		exec_kill(shim, c);
+}
+
+void conn_gone(struct shim *shim, struct conn *c)
+{
+	if (conn_stays(c))
+		kept_detach(shim, c);
+	else
+		conn_end(shim, c);
 }
 
 static void conn_flush(struct shim *shim, struct conn *c)
@@ -234,81 +265,18 @@ static void conn_flush(struct shim *shim, struct conn *c)
 	if (!c->out_len) {
 		c->out_start = 0;
 		if (c->phase == CONN_LAST)
-			conn_gone(shim, c);
+			conn_end(shim, c);
 		else if (c->phase == CONN_RUNNING && c->exec.detach)
 			conn_orphan(shim, c);
+		else if (c->kept)
+			kept_flushed(shim, c);
 	}
 }
 
-/* The first frame of a stream. */
-static void conn_first(struct shim *shim, struct conn *c, const struct shim_frame *frame,
-		       const u8 *payload)
+bool conn_reads(const struct conn *c)
 {
-	switch (frame->type) {
-	case SHIM_EXEC:
-		c->req = malloc(frame->len_bytes);
-		c->req_len = frame->len_bytes;
-		if (!c->req)
-			conn_fail(shim, c, SHIM_STAGE_SETUP, ENOMEM, "request");
-		break;
-	case SHIM_PING:
-		conn_put_frame(c, SHIM_PONG, payload, frame->len_bytes);
-		c->phase = CONN_LAST;
-		break;
-	case SHIM_CHECKPOINT:
-	case SHIM_CHECKPOINT_LIVE:
-		if (ckpt_under_way(shim)) {
-			conn_fail(shim, c, SHIM_STAGE_REQUEST, EBUSY, "checkpoint");
-			break;
-		}
-		conn_put_frame(c, SHIM_OK, NULL, 0);
-		c->phase = CONN_LINGER;
-		c->then = frame->type == SHIM_CHECKPOINT ? THEN_CHECKPOINT : THEN_CHECKPOINT_LIVE;
-		break;
-	case SHIM_SHUTDOWN:
-	case SHIM_POWEROFF:
-		if (frame->len_bytes)
-			c->grace_ms = MIN(frame_get_u32(payload), SHIM_GRACE_MAX_MS);
-		conn_put_frame(c, SHIM_OK, NULL, 0);
-		c->phase = CONN_LINGER;
-		c->then = THEN_POWEROFF;
-		loop_set_deadline(shim, c, POWEROFF_WAIT_MS);
-		break;
-	default:
-		conn_fail(shim, c, SHIM_STAGE_REQUEST, EPROTO, "first frame");
-		break;
-	}
-}
-
-/* A frame of a stream whose first one was SHIM_EXEC. */
-static void conn_later(struct shim *shim, struct conn *c, const struct shim_frame *frame,
-		       const u8 *payload)
-{
-	switch (frame->type) {
-	case SHIM_STDIN:
-		if (!c->exec.with_stdin || c->stdin_eof ||
-		    frame->len_bytes > SHIM_STDIN_WINDOW_BYTES - c->window_used) {
-			conn_fail(shim, c, SHIM_STAGE_REQUEST, EPROTO, "stdin");
-			break;
-		}
-		c->window_used += frame->len_bytes;
-		c->stdin_left = frame->len_bytes;
-		break;
-	case SHIM_STDIN_EOF:
-		c->stdin_eof = true;
-		break;
-	case SHIM_SIGNAL:
-		exec_signal(shim, c, frame_get_u32(payload));
-		break;
-	default:
-		conn_fail(shim, c, SHIM_STAGE_REQUEST, EPROTO, "frame");
-		break;
-	}
-}
-
-static bool conn_reads(const struct conn *c)
-{
-	return c->phase == CONN_FIRST || c->phase == CONN_STARTING || c->phase == CONN_RUNNING;
+	return c->phase == CONN_FIRST || c->phase == CONN_STARTING || c->phase == CONN_RUNNING ||
+	       c->phase == CONN_ENDED;
 }
 
 /* One frame, or a part of a long one. Return: bytes taken, 0 when more are needed first. */
@@ -336,7 +304,7 @@ static size_t conn_take(struct shim *shim, struct conn *c, const u8 *data, size_
 		return 0;
 	ret = frame_get(data, FRAME_FROM_HOST, &frame);
 	if (ret) {
-		conn_fail(shim, c, SHIM_STAGE_REQUEST, -ret, "frame header");
+		conn_bad_frame(shim, c, -ret, "frame header");
 		return len;
 	}
 	/* The payload of these two is taken as it comes; all others are short and taken whole. */
@@ -346,9 +314,9 @@ static size_t conn_take(struct shim *shim, struct conn *c, const u8 *data, size_
 	if (len < n)
 		return 0;
 	if (c->phase == CONN_FIRST)
-		conn_first(shim, c, &frame, data + FRAME_HEADER_BYTES);
+		request_first(shim, c, &frame, data + FRAME_HEADER_BYTES);
 	else
-		conn_later(shim, c, &frame, data + FRAME_HEADER_BYTES);
+		request_later(shim, c, &frame, data + FRAME_HEADER_BYTES);
 	return n;
 }
 
@@ -356,14 +324,26 @@ static void conn_consume(struct shim *shim, struct conn *c, const u8 *data, size
 {
 	size_t n;
 
-	while (len && conn_reads(c)) {
+	while (len && conn_reads(c) && c->fd[SLOT_STREAM] >= 0) {
 		n = conn_take(shim, c, data, len);
 		if (!n)
 			break;
 		data += n;
 		len -= n;
+		if (c->tunnel) {
+			tunnel_input(shim, c->tunnel, data, (u32)len);
+			c->tunnel = NULL;
+			return;
+		}
+		if (c->moved_to) {
+			struct conn *to = c->moved_to;
+
+			c->moved_to = NULL;
+			c = to;
+		}
 	}
-	if (!conn_reads(c))
+	/* Without a stream: it was given up for what came on it. */
+	if (!conn_reads(c) || c->fd[SLOT_STREAM] < 0)
 		return;
 	/* Less than the longest short frame, or conn_take() would have taken it. */
 	memcpy(c->head, data, len);
@@ -377,16 +357,20 @@ static void conn_eof(struct shim *shim, struct conn *c)
 	switch (c->phase) {
 	case CONN_STARTING:
 	case CONN_RUNNING:
+		/* A host that was killed ends its streams like this, too. */
+		if (c->kept)
+			break;
 		if (c->stdin_left || c->head_len) {
 			conn_fail(shim, c, SHIM_STAGE_REQUEST, EPROTO, "stream ends in a frame");
 			break;
 		}
-		c->stdin_eof = true;
+		c->stdin_over = c->stdin_eof = true;
 		break;
 	case CONN_FIRST:
 	case CONN_LINGER:
 		conn_gone(shim, c);
 		break;
+	case CONN_ENDED:
 	case CONN_LAST:
 	case CONN_DEAD:
 		break;
@@ -428,7 +412,8 @@ static void conn_read(struct shim *shim, struct conn *c)
 /* After a hang-up event: is the peer there at all? See the top of this file. */
 static void conn_probe(struct shim *shim, struct conn *c)
 {
-	if (!c->probe || c->connecting || (c->phase != CONN_STARTING && c->phase != CONN_RUNNING))
+	if (!c->probe || c->connecting || c->fd[SLOT_STREAM] < 0 || c->exit_sent ||
+	    (c->phase != CONN_STARTING && c->phase != CONN_RUNNING && c->phase != CONN_ENDED))
 		return;
 	c->probe = false;
 	if (send(c->fd[SLOT_STREAM], "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN)
@@ -462,10 +447,9 @@ static bool conn_has_work(const struct conn *c)
 	if (c->ready[SLOT_STREAM] && !c->rx_eof && !c->connecting &&
 	    (conn_reads(c) || c->phase == CONN_LINGER))
 		return true;
-	if (c->ready[SLOT_STDIN] && (c->ring_len || (c->stdin_eof && !c->stdin_left)))
+	if (c->ready[SLOT_STDIN] && (c->in_len || (c->stdin_eof && !c->stdin_left)))
 		return true;
-	return c->phase == CONN_RUNNING && !c->out_len &&
-	       (c->ready[SLOT_STDOUT] || c->ready[SLOT_STDERR]);
+	return pump_can(c);
 }
 
 void conn_run(struct shim *shim, struct conn *c)
@@ -480,15 +464,21 @@ void conn_run(struct shim *shim, struct conn *c)
 			pump_stdin(c);
 			exec_progress(shim, c);
 		}
+		if (c->phase == CONN_ENDED) {
+			pump_output(c);
+			kept_progress(shim, c);
+		}
 		if (c->phase != CONN_DEAD)
 			conn_flush(shim, c);
 	} while (conn_has_work(c) && ++rounds < CONN_ROUNDS);
 	if (conn_has_work(c))
 		loop_queue(shim, c);
-	if (c->phase == CONN_LINGER && c->deadline_ns && c->deadline_ns <= loop_now_ns())
-		conn_gone(shim, c);
+	if ((c->phase == CONN_LINGER || c->phase == CONN_LAST) && c->deadline_ns &&
+	    c->deadline_ns <= loop_now_ns())
+		conn_end(shim, c);
 	/* After the last frame is on its way: the host does not wait for the cgroup's end. */
-	if ((c->phase == CONN_LAST || c->phase == CONN_DEAD) && (!c->pid || c->reaped))
+	if ((c->phase == CONN_LAST || c->phase == CONN_ENDED || c->phase == CONN_DEAD) &&
+	    (!c->pid || c->reaped))
 		(void)cgroup_release(shim, c);
 	if (conn_over(c))
 		conn_free(shim, c);

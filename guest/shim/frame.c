@@ -23,6 +23,14 @@ static const struct frame_rule host_rules[] = {
 	[SHIM_POWEROFF] = {0, 0, true},
 	[SHIM_CHECKPOINT_LIVE] = {0, 0, true},
 	[SHIM_SHUTDOWN] = {4, 4, true},
+	[SHIM_RESIZE] = {sizeof(struct shim_size), sizeof(struct shim_size), true},
+	[SHIM_KILL] = {0, 0, true},
+	[SHIM_ACK] = {8, 8, true},
+	[SHIM_ATTACH] = {sizeof(struct shim_attach), sizeof(struct shim_attach), true},
+	[SHIM_LIST] = {0, 0, true},
+	[SHIM_FORGET] = {SHIM_ID_BYTES, SHIM_ID_BYTES, true},
+	[SHIM_CONNECT] = {sizeof(struct shim_connect), sizeof(struct shim_connect), true},
+	[SHIM_USAGE] = {0, 0, true},
 };
 
 #define GUEST_FIRST 64
@@ -38,6 +46,11 @@ static const struct frame_rule guest_rules[] = {
 	[SHIM_PONG - GUEST_FIRST] = {0, SHIM_PING_MAX_BYTES, true},
 	[SHIM_OK - GUEST_FIRST] = {0, 0, true},
 	[SHIM_STDIN_CREDIT - GUEST_FIRST] = {4, 4, true},
+	[SHIM_ATTACHED -
+		GUEST_FIRST] = {sizeof(struct shim_attached), sizeof(struct shim_attached), true},
+	[SHIM_ENTRY - GUEST_FIRST] = {sizeof(struct shim_entry), sizeof(struct shim_entry), true},
+	[SHIM_USAGE_REPLY -
+		GUEST_FIRST] = {sizeof(struct shim_usage), sizeof(struct shim_usage), true},
 };
 
 void frame_put(u8 *out, enum shim_frame_type type, u32 len_bytes)
@@ -83,6 +96,19 @@ u32 frame_get_u32(const u8 *in)
 }
 
 void frame_put_u32(u8 *out, u32 value)
+{
+	memcpy(out, &value, sizeof(value));
+}
+
+u64 frame_get_u64(const u8 *in)
+{
+	u64 value;
+
+	memcpy(&value, in, sizeof(value));
+	return value;
+}
+
+void frame_put_u64(u8 *out, u64 value)
 {
 	memcpy(out, &value, sizeof(value));
 }

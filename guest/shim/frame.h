@@ -27,8 +27,10 @@ void frame_put(u8 *out, enum shim_frame_type type, u32 len_bytes);
  */
 int __must_check frame_get(const u8 *in, enum frame_sender sender, struct shim_frame *out);
 
-/** frame_get_u32() / frame_put_u32() - a little-endian number at any alignment. */
+/** frame_get_u32(), frame_put_u32(), ... - a little-endian number at any alignment. */
 u32 frame_get_u32(const u8 *in);
 void frame_put_u32(u8 *out, u32 value);
+u64 frame_get_u64(const u8 *in);
+void frame_put_u64(u8 *out, u64 value);
 
 #endif

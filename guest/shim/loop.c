@@ -16,6 +16,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/vm_sockets.h>
 #include <signal.h>
 #include <string.h>
@@ -29,6 +30,7 @@
 #include "guest/shim/boot.h"
 #include "guest/shim/exec.h"
 #include "guest/shim/shim.h"
+#include "guest/shim/tunnel.h"
 
 #define LOOP_BATCH 32
 
@@ -41,7 +43,13 @@ enum loop_key {
 #define SLOT_BITS  3
 #define INDEX_BITS 16
 _Static_assert(SLOT_COUNT <= 1 << SLOT_BITS, "fits the key");
-_Static_assert(SHIM_CONN_MAX <= 1 << INDEX_BITS, "fits the key");
+/* In the index of a key: it is a tunnel's, and the slot its side. */
+#define TUNNEL_INDEX (1u << (INDEX_BITS - 1))
+_Static_assert(SHIM_CONN_MAX <= TUNNEL_INDEX, "fits the key");
+_Static_assert(SHIM_TUNNEL_MAX <= TUNNEL_INDEX, "fits the key");
+
+/* So long nothing happened: the time for what must not cost an exec anything. */
+#define QUIET_MS 50
 
 u64 loop_now_ns(void)
 {
@@ -58,11 +66,38 @@ static int loop_add(struct shim *shim, int fd, u32 events, u64 key)
 	return epoll_ctl(shim->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
 }
 
+static u64 loop_key(const struct conn *c, enum conn_slot slot)
+{
+	return (u64)c->generation << 32 | (u64)c->index << SLOT_BITS | slot;
+}
+
 int loop_watch(struct shim *shim, struct conn *c, enum conn_slot slot, u32 events)
 {
-	u64 key = (u64)c->generation << 32 | (u64)c->index << SLOT_BITS | slot;
+	return loop_add(shim, c->fd[slot], events | EPOLLET, loop_key(c, slot));
+}
 
-	return loop_add(shim, c->fd[slot], events | EPOLLET, key);
+static int loop_modify(struct shim *shim, int fd, u64 key)
+{
+	struct epoll_event event = {
+		.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+		.data.u64 = key,
+	};
+
+	return epoll_ctl(shim->epoll_fd, EPOLL_CTL_MOD, fd, &event) < 0 ? -errno : 0;
+}
+
+int loop_move(struct shim *shim, struct conn *c)
+{
+	return loop_modify(shim, c->fd[SLOT_STREAM], loop_key(c, SLOT_STREAM));
+}
+
+int loop_watch_tunnel(struct shim *shim, int fd, u32 index, u32 generation, u32 side, bool moved)
+{
+	u64 key = (u64)generation << 32 | (u64)(TUNNEL_INDEX | index) << SLOT_BITS | side;
+
+	if (moved)
+		return loop_modify(shim, fd, key);
+	return loop_add(shim, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, key);
 }
 
 /*
@@ -129,41 +164,54 @@ void loop_queue(struct shim *shim, struct conn *c)
 	shim->run_last = &c->run_next;
 }
 
-void loop_set_deadline(struct shim *shim, struct conn *c, u32 delay_ms)
+static void set_time(struct shim *shim, u64 *time_ns, u32 delay_ms)
 {
-	if (c->deadline_ns)
+	if (*time_ns)
 		shim->ndeadlines--;
-	c->deadline_ns = 0;
+	*time_ns = 0;
 	if (!delay_ms)
 		return;
-	c->deadline_ns = loop_now_ns() + (u64)delay_ms * 1000000;
+	*time_ns = loop_now_ns() + (u64)delay_ms * 1000000;
 	shim->ndeadlines++;
+}
+
+void loop_set_deadline(struct shim *shim, struct conn *c, u32 delay_ms)
+{
+	set_time(shim, &c->deadline_ns, delay_ms);
+}
+
+void loop_set_timeout(struct shim *shim, struct conn *c, u32 delay_ms)
+{
+	set_time(shim, &c->timeout_ns, delay_ms);
 }
 
 /* Queues what is due. Return: milliseconds until the next deadline, -1 without one. */
 static int loop_timers(struct shim *shim)
 {
-	u64 now_ns, next_ns = UINT64_MAX;
+	u64 now_ns, next_ns = UINT64_MAX, left_ms;
 
 	if (!shim->ndeadlines)
 		return -1;
 	now_ns = loop_now_ns();
 	for (u32 i = 0; i < SHIM_CONN_MAX; i++) {
 		struct conn *c = shim->conns[i];
+		u64 due_ns;
 
-		if (!c || !c->deadline_ns)
+		if (!c || (!c->deadline_ns && !c->timeout_ns))
 			continue;
-		if (c->deadline_ns <= now_ns)
+		due_ns = MIN(c->deadline_ns - 1, c->timeout_ns - 1);
+		if (due_ns < now_ns)
 			loop_queue(shim, c);
 		else
-			next_ns = MIN(next_ns, c->deadline_ns);
+			next_ns = MIN(next_ns, due_ns);
 	}
 	if (shim->run_first)
 		return 0;
 	if (next_ns == UINT64_MAX)
 		return -1;
 	/* Rounded up, so that the deadline has passed when the wait ends. */
-	return (int)((next_ns - now_ns) / 1000000 + 1);
+	left_ms = (next_ns - now_ns) / 1000000 + 1;
+	return (int)MIN(left_ms, (u64)INT_MAX);
 }
 
 static void loop_accept(struct shim *shim)
@@ -220,6 +268,10 @@ static void loop_event(struct shim *shim, const struct epoll_event *event)
 		loop_signal(shim);
 		return;
 	}
+	if (index & TUNNEL_INDEX) {
+		tunnel_event(shim, index & ~TUNNEL_INDEX, generation, slot, event->events);
+		return;
+	}
 	c = index < SHIM_CONN_MAX ? shim->conns[index] : NULL;
 	if (!c || c->generation != generation || c->fd[slot] < 0)
 		return;
@@ -251,7 +303,20 @@ static void loop_run_queue(struct shim *shim)
 	}
 }
 
-/* Nothing is going on: the time for what must not cost an exec anything. */
+/* No stream is open and no command runs. */
+static bool loop_is_idle(const struct shim *shim)
+{
+	if (shim->ntunnels || shim->nconns != shim->nended)
+		return false;
+	for (u32 i = 0; shim->nended && i < SHIM_CONN_MAX; i++) {
+		const struct conn *c = shim->conns[i];
+
+		if (c && (!c->orphan || c->cgroup.id))
+			return false;
+	}
+	return true;
+}
+
 static void loop_idle(struct shim *shim)
 {
 	cgroup_make_spare(shim);
@@ -261,6 +326,22 @@ static void loop_idle(struct shim *shim)
 	}
 	if (shim->exit_when_idle)
 		shim->stop = true;
+}
+
+/* Return: as epoll_wait(2). */
+static int loop_wait(struct shim *shim, struct epoll_event *events)
+{
+	bool quiet = !cgroup_has_spare(shim);
+	int timeout_ms = 0, n;
+
+	if (!shim->run_first && !shim->tunnel_first)
+		timeout_ms = loop_timers(shim);
+	if (timeout_ms >= 0 && timeout_ms <= QUIET_MS)
+		quiet = false;
+	n = epoll_wait(shim->epoll_fd, events, LOOP_BATCH, quiet ? QUIET_MS : timeout_ms);
+	if (!n && quiet)
+		cgroup_make_spare(shim);
+	return n;
 }
 
 void loop_run(struct shim *shim)
@@ -273,7 +354,7 @@ void loop_run(struct shim *shim)
 			shim->listen_paused = false;
 			(void)loop_add(shim, shim->listen_fd, EPOLLIN, KEY_LISTEN);
 		}
-		if (!shim->nconns)
+		if (loop_is_idle(shim))
 			loop_idle(shim);
 		if (shim->checkpoint_live) {
 			shim->checkpoint_live = false;
@@ -281,13 +362,13 @@ void loop_run(struct shim *shim)
 		}
 		if (shim->stop)
 			break;
-		n = epoll_wait(shim->epoll_fd, events, LOOP_BATCH,
-			       shim->run_first ? 0 : loop_timers(shim));
+		n = loop_wait(shim, events);
 		if (n < 0 && errno != EINTR)
 			shim_panic("epoll_wait: %m");
 		for (int i = 0; i < n; i++)
 			loop_event(shim, &events[i]);
 		(void)loop_timers(shim);
 		loop_run_queue(shim);
+		tunnel_run_queue(shim);
 	}
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // thaw-shim: PID 1 of a sandbox. Without being PID 1 it serves a Unix socket, for tests.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +14,15 @@
 
 #include "guest/shim/boot.h"
 #include "guest/shim/shim.h"
+#include "guest/shim/tunnel.h"
 
 static const char usage[] =
-	"usage: thaw-shim --listen-unix PATH [--cgroup DIR]\n"
-	"       thaw-shim --serve-fd N [--cgroup DIR]\n"
+	"usage: thaw-shim --listen-unix PATH [--cgroup DIR] [--files PATH]\n"
+	"       thaw-shim --serve-fd N [--cgroup DIR] [--files PATH]\n"
 	"As PID 1 it is the init of a thaw guest and takes no arguments. The two forms above serve the exec\n"
 	"protocol on a Unix stream socket (absolute PATH), for tests: until SIGTERM, or until the one stream has ended.\n"
-	"--cgroup: a cgroup v2 directory to make one cgroup per command in; without it process groups are used.\n";
+	"--cgroup: a cgroup v2 directory to make one cgroup per command in; without it process groups are used.\n"
+	"--files: the thaw-files program.\n";
 
 static int listen_unix(const char *path)
 {
@@ -40,7 +43,7 @@ static int listen_unix(const char *path)
 /* Return: 0, or 2 for a usage error. */
 static int test_options(struct shim *shim, int argc, char **argv)
 {
-	const char *path = NULL, *cgroup = NULL;
+	const char *path = NULL, *cgroup = NULL, *files = NULL;
 	int serve_fd = -1, fd, ret;
 
 	for (int i = 1; i < argc; i += 2) {
@@ -52,6 +55,8 @@ static int test_options(struct shim *shim, int argc, char **argv)
 			serve_fd = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--cgroup"))
 			cgroup = argv[i + 1];
+		else if (!strcmp(argv[i], "--files"))
+			files = argv[i + 1];
 		else
 			return 2;
 	}
@@ -61,6 +66,11 @@ static int test_options(struct shim *shim, int argc, char **argv)
 		ret = cgroup_setup(shim, cgroup);
 		if (ret)
 			shim_panic("%s: %s", cgroup, strerror(-ret));
+	}
+	if (files) {
+		shim->files_fd = open(files, O_PATH | O_CLOEXEC);
+		if (shim->files_fd < 0)
+			shim_panic("%s: %m", files);
 	}
 	if (path) {
 		fd = listen_unix(path);
@@ -77,12 +87,27 @@ static int test_options(struct shim *shim, int argc, char **argv)
 	return 0;
 }
 
+/* Commands get what the shim was started with. */
+static void test_limits(struct shim *shim)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &shim->nofile) < 0)
+		shim_panic("getrlimit: %m");
+	files = shim->nofile;
+	files.rlim_cur = MAX(files.rlim_cur, (rlim_t)SHIM_NOFILE);
+	files.rlim_cur = MIN(files.rlim_cur, files.rlim_max);
+	if (setrlimit(RLIMIT_NOFILE, &files) < 0)
+		shim_panic("setrlimit: %m");
+}
+
 /* Leaves nothing behind, so that leak checkers and tests see what the loop itself leaves. */
 static void test_end(struct shim *shim)
 {
+	tunnel_end_all(shim);
 	for (u32 i = 0; i < SHIM_CONN_MAX; i++)
 		if (shim->conns[i])
-			conn_gone(shim, shim->conns[i]);
+			conn_end(shim, shim->conns[i]);
 	while (waitpid(-1, NULL, 0) > 0)
 		;
 	for (u32 i = 0; i < SHIM_CONN_MAX; i++) {
@@ -94,6 +119,7 @@ static void test_end(struct shim *shim)
 		(void)cgroup_release(shim, c);
 		free(c->req);
 		free(c->slots);
+		ring_free(&c->ring);
 	}
 	if (shim->spare.id) {
 		static struct conn c;
@@ -111,6 +137,7 @@ int main(int argc, char **argv)
 
 	shim.epoll_fd = shim.signal_fd = shim.listen_fd = shim.null_fd = -1;
 	shim.thaw_fd = shim.cgroup_fd = shim.scratch_fd = shim.spare.dir_fd = -1;
+	shim.files_fd = -1;
 	shim.run_dir = "/run";
 	shim.is_init = getpid() == 1;
 	if (shim.is_init) {
@@ -119,6 +146,7 @@ int main(int argc, char **argv)
 		boot_listen(&shim);
 	} else {
 		umask(022);
+		test_limits(&shim);
 		if (chdir("/") < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
 			shim_panic("cannot start: %m");
 		loop_init(&shim);

@@ -5,10 +5,9 @@
  * A command usually ends with its stream. There are two that go on: one that was started detached,
  * and, in a clone of a machine that was snapshotted while commands ran, every command: the host's
  * ends of their streams stayed with the other machine. What such a command writes to its pipes is
- * still read, or it would block; when it ends, what it left behind is killed as ever.
+ * still read, or it would block; when it ends, what it left behind is killed as ever. (A kept one
+ * is another matter: kept.c.)
  */
-#include <sys/socket.h>
-
 #include "guest/shim/exec.h"
 #include "guest/shim/shim.h"
 
@@ -19,19 +18,11 @@ void conn_orphan(struct shim *shim, struct conn *c)
 	c->then = THEN_NOTHING;
 	/* Looked at once more in any case: to be freed, or to close stdin. */
 	loop_queue(shim, c);
-	if (c->phase != CONN_STARTING && c->phase != CONN_RUNNING) {
+	if (c->kept || (c->phase != CONN_STARTING && c->phase != CONN_RUNNING)) {
 		conn_gone(shim, c);
 		return;
 	}
-	/* shutdown: a child before its execve may hold a copy of the fd. */
-	shutdown(c->fd[SLOT_STREAM], SHUT_RDWR);
-	conn_close_slot(c, SLOT_STREAM);
+	conn_close_stream(c);
 	c->orphan = true;
-	c->connecting = false;
-	c->probe = false;
-	c->rx_eof = true;
-	c->head_len = 0;
-	c->stdin_left = 0;
-	c->stdin_eof = true;
-	c->out_start = c->out_len = 0;
+	c->stdin_over = c->stdin_eof = true;
 }

@@ -9,6 +9,10 @@
 #define PARSE_DRAIN_DEFAULT_MS 1000u
 #define PARSE_DRAIN_MAX_MS     3600000u
 
+/** A terminal whose size was not given. */
+#define PARSE_DEFAULT_COLS 80
+#define PARSE_DEFAULT_ROWS 24
+
 /** Used when the request's environment has no PATH. */
 #define PARSE_DEFAULT_PATH "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -22,6 +26,8 @@ struct parse_exec {
 	u32 uid, gid;
 	u32 drain_ms; /* default filled in */
 	bool with_stdin, detach;
+	struct shim_exec_ext ext; /* all 0 without SHIM_EXEC_EXT; size filled in for a terminal */
+	bool keep, pty, combined, files; /* of ext.flags */
 };
 
 /**
@@ -37,10 +43,14 @@ s64 __must_check parse_exec_slots(const u8 *payload, size_t len_bytes);
  *
  * A uid or gid of -1 is refused: setresuid(2) takes it as "leave as it is", that is root.
  *
- * Return: 0; -EINVAL (unknown flags, counts that do not fit, missing NUL, bytes left over, an empty
- * argv[0] or cwd, an environment string without a name, uid or gid of -1), -E2BIG (more than
- * SHIM_ARGS_MAX strings).
+ * Return: 0; -EINVAL (unknown flags, flags that exclude each other, counts that do not fit, missing
+ * NUL, bytes left over, an empty argv[0] or cwd, an environment string without a name, uid or gid
+ * of -1, an id without SHIM_EXT_KEEP or SHIM_EXT_KEEP without one, half a terminal's size), -E2BIG
+ * (more than SHIM_ARGS_MAX strings).
  */
 int __must_check parse_exec(u8 *payload, size_t len_bytes, char **slots, struct parse_exec *out);
+
+/** parse_id_is_zero() - the id that no kept exec has. */
+bool parse_id_is_zero(const u8 id[SHIM_ID_BYTES]);
 
 #endif

@@ -7,18 +7,30 @@
 #ifndef THAW_SHIM_SHIM_H
 #define THAW_SHIM_SHIM_H
 
+#include <sys/resource.h>
+
 #include "guest/shim/conn.h"
 
-/** Streams and commands at once; 6 fds each stay below the soft limit of 1024. */
-#define SHIM_CONN_MAX 128u
+/** Commands at once. */
+#define SHIM_EXEC_MAX 128u
+/**
+ * Places of connections: commands that run, kept ones that have ended, and for streams that are
+ * neither (yet) as many as always remain. Each place is 8 fds at most.
+ */
+#define SHIM_CONN_MAX (SHIM_EXEC_MAX + SHIM_KEPT_ENDED_MAX + 64u)
+/** Connections to ports of the guest at once; 2 fds each. */
+#define SHIM_TUNNEL_MAX 256u
+/** The shim's own limit. */
+#define SHIM_NOFILE 4096u
 /** Ended connections whose memory is kept, so that it is warm for the next. */
-#define SHIM_CONN_KEPT 2u
+#define SHIM_CONN_WARM 2u
 
 struct shim {
 	int epoll_fd, signal_fd, listen_fd, null_fd;
 	int thaw_fd;	/* /dev/thaw; -1: none */
 	int cgroup_fd;	/* where exec-N are made; -1: process groups instead (tests only) */
 	int scratch_fd; /* root of the scratch file system, for its end; -1: none */
+	int files_fd;	/* thaw-files of the initramfs; -1: none */
 	bool is_init;
 	bool vsock;	     /* listen_fd is AF_VSOCK: only the host may connect */
 	bool exit_when_idle; /* tests: end when the last connection has */
@@ -31,10 +43,20 @@ struct shim {
 	struct conn *conns[SHIM_CONN_MAX];
 	u32 nconns;
 	u32 generation;
-	u32 ndeadlines; /* connections with a deadline */
-	struct conn *kept;
-	u32 nkept;
+	u32 ndeadlines; /* deadlines and timeouts that are set */
+	u32 nexecs;	/* commands that run */
+	u32 nended;	/* kept ones that have ended: CONN_ENDED */
+	u64 last_ended;
+	struct conn *warm;
+	u32 nwarm;
 	struct conn *run_first, **run_last;
+
+	struct tunnel *tunnels[SHIM_TUNNEL_MAX];
+	u32 ntunnels;
+	struct tunnel *tunnel_first, **tunnel_last;
+
+	struct rlimit nofile; /* what a command gets that asks for nothing else */
+	u64 pids_default;     /* pids.max of an exec; 0: not set */
 
 	struct cgroup spare; /* made ahead: mkdir of a cgroup is the dearest part of an exec */
 	u32 last_cgroup;
@@ -63,11 +85,23 @@ void loop_run(struct shim *shim);
 /** loop_watch() - deliver edge-triggered @events of c->fd[slot] to @c. Return: 0 or -errno. */
 int __must_check loop_watch(struct shim *shim, struct conn *c, enum conn_slot slot, u32 events);
 
+/** loop_move() - @c has got another's stream: events of it are for @c from now on; what it is ready
+ * for is told again. Return: 0 or -errno. */
+int __must_check loop_move(struct shim *shim, struct conn *c);
+
+/** loop_watch_tunnel() - deliver events of @fd to tunnel_event(); @moved: it was a connection's.
+ * Return: 0 or -errno. */
+int __must_check loop_watch_tunnel(struct shim *shim, int fd, u32 index, u32 generation, u32 side,
+				   bool moved);
+
 /** loop_queue() - have conn_run(@c) called before the next wait. */
 void loop_queue(struct shim *shim, struct conn *c);
 
 /** loop_set_deadline() - wake @c after @delay_ms; 0 takes the deadline away. */
 void loop_set_deadline(struct shim *shim, struct conn *c, u32 delay_ms);
+
+/** loop_set_timeout() - the same for c->timeout_ns. */
+void loop_set_timeout(struct shim *shim, struct conn *c, u32 delay_ms);
 
 /** loop_now_ns() - CLOCK_MONOTONIC. */
 u64 loop_now_ns(void);

@@ -28,10 +28,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "guest/shim/exec.h"
+#include "guest/shim/shim.h"
 
 #define SPAWN_PATH_BYTES 4096
 
@@ -42,12 +45,14 @@ struct spawn_args {
 	const struct parse_exec *exec;
 	int stdio[3];
 	int status_fd;
+	int files_fd; /* the program, or -1: argv[0] */
+	struct rlimit nofile;
 };
 
 /* At the far end of the stack from where it is used from. */
 struct spawn_stack {
 	char path[SPAWN_PATH_BYTES];
-	u8 stack[CONN_STACK_BYTES - SPAWN_PATH_BYTES - sizeof(struct spawn_args) - 8];
+	u8 stack[(CONN_STACK_BYTES - SPAWN_PATH_BYTES - sizeof(struct spawn_args)) & ~15ul];
 	struct spawn_args args;
 } __attribute__((aligned(16)));
 
@@ -76,6 +81,35 @@ static inline SPAWN_CHILD long raw_mask(const u64 *mask)
 			   "d"(0L), "r"(size)
 			 : "rcx", "r11", "memory");
 	return ret;
+}
+
+/* execveat(2) of the fd itself. */
+static inline SPAWN_CHILD long raw_execve_fd(int fd, char *const *argv, char *const *envp)
+{
+	register const char *const *env __asm__("r10") = (const char *const *)envp;
+	register long flags __asm__("r8") = AT_EMPTY_PATH;
+	long ret;
+
+	__asm__ volatile("syscall"
+			 : "=a"(ret)
+			 : "0"((long)SYS_execveat), "D"((long)fd), "S"(""), "d"(argv), "r"(env),
+			   "r"(flags)
+			 : "rcx", "r11", "memory");
+	return ret;
+}
+
+/* All fds but 0 to 2 and these two; -1: none. */
+static SPAWN_CHILD void child_close_others(int one, int two)
+{
+	int low = one < two ? one : two, high = one < two ? two : one;
+
+	if (low >= 0) {
+		raw(SYS_close_range, STDERR_FILENO + 1, low - 1, 0);
+		raw(SYS_close_range, low + 1, high - 1, 0);
+	} else {
+		raw(SYS_close_range, STDERR_FILENO + 1, high - 1, 0);
+	}
+	raw(SYS_close_range, high + 1, UINT_MAX, 0);
 }
 
 static SPAWN_CHILD _Noreturn void child_fail(const struct spawn_args *args, u32 stage, long error)
@@ -153,14 +187,17 @@ static SPAWN_CHILD _Noreturn void child_main(struct spawn_stack *mem)
 		if (ret < 0)
 			child_fail(args, SHIM_STAGE_SETUP, ret);
 	}
+	ret = exec->pty ? raw(SYS_ioctl, 0, TIOCSCTTY, 0) : 0;
 	/*
 	 * Not left to the execve: it may be long in coming, and a copy of another connection's
 	 * stdin pipe would keep that command from its end of file. The table is the child's own.
 	 */
-	raw(SYS_close_range, STDERR_FILENO + 1, args->status_fd - 1, 0);
-	raw(SYS_close_range, args->status_fd + 1, UINT_MAX, 0);
-	/* Groups and gid while still root. */
-	ret = raw(SYS_setgroups, 0, 0, 0);
+	child_close_others(args->status_fd, args->files_fd);
+	/* Limits, groups and gid while still root. */
+	if (!ret)
+		ret = raw(SYS_setrlimit, RLIMIT_NOFILE, (long)&args->nofile, 0);
+	if (!ret)
+		ret = raw(SYS_setgroups, 0, 0, 0);
 	if (!ret)
 		ret = raw(SYS_setresgid, exec->gid, exec->gid, exec->gid);
 	if (!ret)
@@ -174,6 +211,9 @@ static SPAWN_CHILD _Noreturn void child_main(struct spawn_stack *mem)
 			child_fail(args, SHIM_STAGE_CWD, ret);
 	}
 	raw_mask(&no_signals);
+	if (args->files_fd >= 0)
+		child_fail(args, SHIM_STAGE_EXEC,
+			   raw_execve_fd(args->files_fd, exec->argv, exec->envp));
 	child_fail(args, SHIM_STAGE_EXEC, child_exec(exec, mem->path));
 }
 
@@ -202,7 +242,7 @@ static long spawn_clone(struct clone_args *clone, void (*fn)(struct spawn_stack 
 	return ret;
 }
 
-int spawn_child(struct conn *c, const int stdio[3], int status_fd, int cgroup_fd)
+int spawn_child(struct shim *shim, struct conn *c, const int stdio[3], int status_fd)
 {
 	struct spawn_stack *mem = (struct spawn_stack *)c->stack;
 	struct clone_args clone = {
@@ -212,15 +252,18 @@ int spawn_child(struct conn *c, const int stdio[3], int status_fd, int cgroup_fd
 		.stack_size = sizeof(mem->stack),
 	};
 
-	_Static_assert(sizeof(mem->stack) % 16 == 0, "the stack starts aligned");
 	mem->args = (struct spawn_args){
 		.exec = &c->exec,
 		.stdio = {stdio[0], stdio[1], stdio[2]},
 		.status_fd = status_fd,
+		.files_fd = c->exec.files ? shim->files_fd : -1,
+		.nofile = shim->nofile,
 	};
-	if (cgroup_fd >= 0) {
+	if (c->exec.ext.nofile)
+		mem->args.nofile = (struct rlimit){c->exec.ext.nofile, c->exec.ext.nofile};
+	if (c->cgroup.dir_fd >= 0) {
 		clone.flags |= CLONE_INTO_CGROUP;
-		clone.cgroup = (u64)cgroup_fd;
+		clone.cgroup = (u64)c->cgroup.dir_fd;
 	}
 	return (int)spawn_clone(&clone, (void (*)(struct spawn_stack *))child_main, mem);
 }

@@ -34,6 +34,7 @@ from collections.abc import Callable
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SHIM = os.environ.get("THAW_FAKE_SHIM", f"{HERE}/../../build/release/thaw-shim")
+FILES = os.environ.get("THAW_FILES", f"{HERE}/../../build/release/thaw-files")
 
 MSG = struct.Struct("<IIIIiIQ5Q192s")
 CONNECT, STOP, START, FORK, SNAPSHOT_REQ = 1, 2, 3, 4, 5
@@ -208,6 +209,7 @@ class Machine:
         # The shell is the namespace's first process: as that one, the shim would be an init.
         words += ["--kill-child=KILL", "--mount-proc", "sh", "-c", '"$@" & wait "$!"', "sh"]
         words += [SHIM, "--listen-unix", self.shim_path]
+        words += ["--files", FILES] if os.path.exists(FILES) else []
         null = os.open("/dev/null", os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}

@@ -19,154 +19,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-TOP = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(TOP / "tests/vm"))
-
-import shim  # noqa: E402
-
-SHIM = Path(os.environ.get("THAW_SHIM") or TOP / "build/release/thaw-shim")
-WAIT_S = 30
-REQUEST, SETUP, CWD, EXEC = range(4)
-
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif(not SHIM.exists(), reason=f"{SHIM} is not built"),
+sys.path[:0] = [
+    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parents[1] / "vm"),
 ]
 
+import shim  # noqa: E402
+import shim_server  # noqa: E402
+from shim_server import (  # noqa: E402  # noqa: E402
+    CWD,
+    EXEC,
+    REQUEST,
+    SHIM,
+    WAIT_S,
+    Server,
+    alive,
+    code,
+    cpu_ticks,
+    eventually,
+    read_until,
+)
 
-def cgroup2_root() -> Path | None:
-    for line in Path("/proc/mounts").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == "cgroup2":
-            return Path(fields[1])
-    return None
-
-
-def eventually(what: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-class Server:
-    """One thaw-shim that listens."""
-
-    def __init__(self, folder: Path, cgroup: Path | None) -> None:
-        self.path = folder / "shim.sock"
-        self.cgroup = cgroup
-        argv = [str(SHIM), "--listen-unix", str(self.path)]
-        if cgroup:
-            argv += ["--cgroup", str(cgroup)]
-        self.log = (folder / "log").open("w+b")
-        self.proc = subprocess.Popen(argv, stderr=self.log)
-        assert eventually(self.path.exists)
-        self.connect().close()
-
-    def connect(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(WAIT_S)
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                sock.connect(str(self.path))
-                return sock
-            except (ConnectionRefusedError, BlockingIOError):
-                # Not listening yet, or the queue is full.
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-
-    def start(self, argv: list[str | bytes], **kw: object) -> socket.socket:
-        sock = self.connect()
-        payload = shim.exec_payload(argv, **kw)  # type: ignore[arg-type]
-        sock.sendall(shim.frame(shim.EXEC, payload))
-        return sock
-
-    def run(self, *argv: str | bytes, stdin: bytes | None = None, **kw: object) -> shim.Result:
-        with self.start(list(argv), stdin=stdin is not None, **kw) as sock:
-            if stdin is not None:
-                for at in range(0, len(stdin), 65536):
-                    sock.sendall(shim.frame(shim.STDIN, stdin[at : at + 65536]))
-                sock.sendall(shim.frame(shim.STDIN_EOF))
-            return shim.collect(sock)
-
-    def sh(self, script: str, **kw: object) -> shim.Result:
-        return self.run("sh", "-c", script, **kw)  # type: ignore[arg-type]
-
-    def fds(self) -> int:
-        return sum(1 for _ in Path(f"/proc/{self.proc.pid}/fd").iterdir())
-
-    def mappings(self) -> int:
-        return len(Path(f"/proc/{self.proc.pid}/maps").read_text().splitlines())
-
-    def children(self) -> list[str]:
-        path = Path(f"/proc/{self.proc.pid}/task/{self.proc.pid}/children")
-        return path.read_text().split()
-
-    def rss_kib(self) -> int:
-        text = Path(f"/proc/{self.proc.pid}/status").read_text()
-        match = re.search(r"VmRSS:\s+(\d+)", text)
-        assert match
-        return int(match[1])
-
-    def stop(self) -> None:
-        self.proc.terminate()
-        status = self.proc.wait(timeout=WAIT_S)
-        self.log.seek(0)
-        text = self.log.read().decode(errors="replace")
-        self.log.close()
-        assert status == 0, f"the shim ended with {status}: {text}"
-        assert "ERROR" not in text and "runtime error" not in text, text
-
-
-@pytest.fixture(params=["groups", "cgroup"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    cgroup = None
-    if request.param == "cgroup":
-        root = cgroup2_root()
-        if root is None:
-            pytest.skip("no cgroup v2 here")
-        cgroup = root / f"thaw-test-{os.getpid()}"
-        cgroup.mkdir()
-    server = Server(tmp_path, cgroup)
-    try:
-        yield server
-    finally:
-        server.stop()
-        if cgroup:
-            left = [p.name for p in cgroup.iterdir() if p.is_dir()]
-            cgroup.rmdir()
-            assert not left
-
-
-def code(result: shim.Result) -> int:
-    assert result.error is None, result.error
-    assert result.kind == shim.EXIT_CODE, result
-    assert result.value is not None
-    return result.value
-
-
-def read_until(sock: socket.socket, marker: bytes) -> None:
-    seen = bytearray()
-    for kind, payload in shim.frames(sock):
-        if kind == shim.STDOUT:
-            seen += payload
-        if marker in seen:
-            return
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+pytestmark = shim_server.needs_shim
+server = shim_server.server
 
 
 def test_streams_and_codes(server: Server) -> None:
@@ -646,9 +525,13 @@ def test_too_many_are_refused_and_nothing_breaks(server: Server) -> None:
     socks = [server.start(["sleep", "1000"]) for _ in range(128)]
     for sock in socks:
         assert next(shim.frames(sock))[0] == shim.STARTED
-    with server.connect() as sock:
+    with server.start(["true"]) as sock:
         result = shim.collect(sock)
     assert result.error is not None and result.error[:2] == (REQUEST, errno.EAGAIN)
+    # What makes no process is still served.
+    with server.connect() as sock:
+        sock.sendall(shim.frame(shim.PING, b"x"))
+        assert next(shim.frames(sock)) == (shim.PONG, b"x")
     for sock in socks:
         sock.close()
     assert eventually(lambda: not server.children())
@@ -726,11 +609,6 @@ def test_one_stalled_stream_does_not_stall_the_others(server: Server) -> None:
         time.sleep(0.5)
         assert cpu_ticks(server.proc.pid) - cpu <= 5, "the shim spins"
         assert select.select([stalled], [], [], 0)[0]
-
-
-def cpu_ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return int(fields[11]) + int(fields[12])
 
 
 def test_idle_streams_do_not_make_it_spin(server: Server) -> None:

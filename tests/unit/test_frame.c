@@ -74,8 +74,8 @@ static void header_lengths(void)
 static void header_refusals(void)
 {
 	for (int type = 0; type < 256; type++) {
-		bool host = type >= SHIM_EXEC && type <= SHIM_SHUTDOWN;
-		bool guest = type >= SHIM_STARTED && type <= SHIM_STDIN_CREDIT;
+		bool host = type >= SHIM_EXEC && type <= SHIM_USAGE;
+		bool guest = type >= SHIM_STARTED && type <= SHIM_USAGE_REPLY;
 
 		CHECK((get(0, (u8)type, 1, 0, FRAME_FROM_HOST) == -EPROTO) == !host);
 		CHECK((get(0, (u8)type, 1, 0, FRAME_FROM_GUEST) == -EPROTO) == !guest);

@@ -15,15 +15,63 @@ from pathlib import Path
 SHIM_PORT = 1024
 VERSION = 1
 EXEC, STDIN, STDIN_EOF, SIGNAL, CHECKPOINT, PING, POWEROFF = 1, 2, 3, 4, 5, 6, 7
-CHECKPOINT_LIVE, SHUTDOWN = 8, 9
+CHECKPOINT_LIVE, SHUTDOWN, RESIZE, KILL, ACK, ATTACH, LIST, FORGET = 8, 9, 10, 11, 12, 13, 14, 15
+CONNECT, USAGE = 16, 17
 STARTED, STDOUT, STDERR, EXIT, ERROR, PONG, OK, STDIN_CREDIT = 64, 65, 66, 67, 68, 69, 70, 71
+ATTACHED, ENTRY, USAGE_REPLY = 72, 73, 74
 STDIN_WINDOW = 256 << 10  # stdin bytes that may be under way without STDIN_CREDIT
-EXEC_STDIN, EXEC_DETACH = 1, 2
+EXEC_STDIN, EXEC_DETACH, EXEC_EXT = 1, 2, 4
+EXT_KEEP, EXT_PTY, EXT_COMBINED, EXT_FILES = 1, 2, 4, 8
+RING_BYTES, RING_UNACKED_MAX, KEPT_ENDED_MAX = 1 << 20, 1 << 19, 64
 EXIT_CODE, EXIT_SIGNAL = 0, 1
+DRAINED, TIMED_OUT, OOM = 1, 2, 4  # flags of EXIT
+RUNNING, ENDED = 0, 1
+END = (1 << 64) - 1  # an offset: that of the end
 
 
 class Lost(Exception):
     """The stream ended in the middle of a frame, or before the last one."""
+
+
+@dataclass
+class Attached:
+    """The answer to ATTACH."""
+
+    offset: int
+    end: int
+    pid: int
+    state: int
+
+
+@dataclass
+class Entry:
+    """One kept exec."""
+
+    id: bytes
+    end: int
+    oldest: int
+    started_ns: int
+    pid: int
+    state: int
+    kind: int
+    value: int
+    flags: int
+    attached: int
+    ext_flags: int
+
+
+@dataclass
+class Usage:
+    """The answer to USAGE."""
+
+    uptime_ms: int
+    cpu_usage_us: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+    disk_total_bytes: int
+    disk_free_bytes: int
+    processes: int
+    kept_execs: int
 
 
 @dataclass
@@ -35,8 +83,13 @@ class Result:
     pid: int | None = None
     kind: int | None = None
     value: int | None = None
-    drained: int | None = None
+    flags: int | None = None
+    attached: Attached | None = None
     error: tuple[int, int, str] | None = None  # stage, errno, text
+
+    @property
+    def drained(self) -> int | None:
+        return None if self.flags is None else self.flags & DRAINED
 
 
 def connect(path: Path, port: int = SHIM_PORT, timeout_s: float = 120) -> socket.socket:
@@ -69,12 +122,29 @@ def exec_payload(
     stdin: bool = False,
     drain_ms: int = 0,
     detach: bool = False,
+    keep: bytes | None = None,
+    pty: tuple[int, int] | bool = False,
+    combined: bool = False,
+    files: bool = False,
+    timeout_ms: int = 0,
+    pids_max: int = 0,
+    nofile: int = 0,
 ) -> bytes:
+    """The payload of EXEC; @pty: its columns and rows, or True for the default."""
     args = [a.encode() if isinstance(a, str) else a for a in argv]
     envs = [f"{k}={v}".encode() for k, v in (env or {}).items()]
+    cols, rows = pty if isinstance(pty, tuple) else (0, 0)
+    flags = (EXT_KEEP if keep else 0) | (EXT_PTY if pty else 0)
+    flags |= (EXT_COMBINED if combined else 0) | (EXT_FILES if files else 0)
+    ext = b""
+    if flags or timeout_ms or pids_max or nofile:
+        ext = (keep or bytes(16)) + struct.pack(
+            "<IIHHIII", flags, timeout_ms, cols, rows, pids_max, nofile, 0
+        )
+    stdin = stdin or bool(pty)
     head = struct.pack(
         "<8I",
-        (EXEC_STDIN if stdin else 0) | (EXEC_DETACH if detach else 0),
+        (EXEC_STDIN if stdin else 0) | (EXEC_DETACH if detach else 0) | (EXEC_EXT if ext else 0),
         len(args),
         len(envs),
         1 if cwd is not None else 0,
@@ -84,7 +154,7 @@ def exec_payload(
         0,
     )
     strings = [*args, *envs] + ([cwd.encode()] if cwd is not None else [])
-    return head + b"".join(s + b"\0" for s in strings)
+    return head + ext + b"".join(s + b"\0" for s in strings)
 
 
 def read_exact(sock: socket.socket, size: int) -> bytes:
@@ -115,15 +185,59 @@ def collect(sock: socket.socket) -> Result:
         elif kind == STARTED:
             (result.pid,) = struct.unpack("<I", payload)
         elif kind == EXIT:
-            result.kind, result.value, result.drained = struct.unpack("<III", payload)
+            result.kind, result.value, result.flags = struct.unpack("<III", payload)
             return result
         elif kind == ERROR:
             stage, error = struct.unpack("<II", payload[:8])
             result.error = (stage, error, payload[8:].decode())
             return result
+        elif kind == ATTACHED:
+            result.attached = Attached(*struct.unpack("<QQII", payload))
+            result.pid = result.attached.pid
         elif kind != STDIN_CREDIT:
             raise AssertionError(f"unexpected frame {kind}")
     raise AssertionError("unreachable")
+
+
+def attach(id: bytes, offset: int = 0) -> bytes:
+    return frame(ATTACH, id + struct.pack("<Q", offset))
+
+
+def ack(offset: int) -> bytes:
+    return frame(ACK, struct.pack("<Q", offset))
+
+
+def resize(cols: int, rows: int) -> bytes:
+    return frame(RESIZE, struct.pack("<HH", cols, rows))
+
+
+def answer(sock: socket.socket) -> tuple[int, int, str] | None:
+    """OK: None; ERROR: its stage, errno and text."""
+    kind, payload = next(frames(sock))
+    if kind == OK:
+        return None
+    assert kind == ERROR, kind
+    return (*struct.unpack("<II", payload[:8]), payload[8:].decode())
+
+
+def entries(sock: socket.socket) -> dict[bytes, Entry]:
+    """What LIST says, by id."""
+    sock.sendall(frame(LIST))
+    found = {}
+    for kind, payload in frames(sock):
+        if kind == OK:
+            return found
+        assert kind == ENTRY, kind
+        entry = Entry(payload[:16], *struct.unpack("<QQQ7I", payload[16:68]))
+        found[entry.id] = entry
+    raise AssertionError("unreachable")
+
+
+def usage(sock: socket.socket) -> Usage:
+    sock.sendall(frame(USAGE))
+    kind, payload = next(frames(sock))
+    assert kind == USAGE_REPLY, kind
+    return Usage(*struct.unpack("<QQQQQQII", payload))
 
 
 def run(

@@ -63,6 +63,7 @@ static const struct doctor_check checks[] = {
 	{"bpf", doctor_check_bpf},
 	{"tun", doctor_check_tun},
 	{"cgroup", doctor_check_cgroup},
+	{"jail", doctor_check_jail},
 };
 
 static const char *const status_names[] = {"ok", "warn", "FAIL"};

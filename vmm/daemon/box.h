@@ -100,6 +100,13 @@ int __must_check exec_box_started(struct thawd *thawd, const struct box_use *use
 				  size_t why_bytes);
 /** exec_box_stopped() - its machine is gone: streams end, records become "ended" or lost. */
 void exec_box_stopped(struct thawd *thawd, const char *name, u64 incarnation);
+/** exec_box_paused() - the same, but the machine comes back: exec_box_started() with its next
+ * incarnation finds the records and logs of this one, whose folder is still there. */
+void exec_box_paused(struct thawd *thawd, const char *name, u64 incarnation);
+/** exec_box_deleted() - there is no such box any more. */
+void exec_box_deleted(struct thawd *thawd, const char *name);
+/** exec_box_entrypoint() - the exec of its entrypoint, running or ended. Return: is there one? */
+bool exec_box_entrypoint(struct thawd *thawd, const char *name, char out[33]);
 /** exec_box_signal_entrypoint() - Return: 0, -ESRCH (there is none), or -errno. */
 int __must_check exec_box_signal_entrypoint(struct thawd *thawd, const struct box_use *use,
 					    u32 signal);

@@ -43,6 +43,8 @@ struct conf {
 	u64 memory_pressure_max;			/* percent of the time; 0: not looked at */
 	bool jail, require_cgroup;
 	u64 jail_uid_base, jail_uid_count;
+	/* execs */
+	u64 exec_max, exec_log_bytes;
 	/* notes */
 	char *audit_log;
 	bool audit_argv;

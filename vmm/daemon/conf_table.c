@@ -56,6 +56,9 @@ const struct conf_row conf_rows[] = {
 	{"cgroup_root", CONF_PATH, AT(cgroup_root), 1, PATH_MAX / 4, "/sys/fs/cgroup/thaw", false},
 	{"jail_uid_base", CONF_NUMBER, AT(jail_uid_base), 1000, 4294000000, "1879048192", false},
 	{"jail_uid_count", CONF_NUMBER, AT(jail_uid_count), 1, 10000000, "65536", false},
+	/* execs */
+	{"exec_max", CONF_NUMBER, AT(exec_max), 1, 4096, "128", false},
+	{"exec_log_size", CONF_SIZE, AT(exec_log_bytes), 1 * MIB, 16 * GIB, "16MiB", false},
 	/* notes */
 	{"audit_log", CONF_PATH, AT(audit_log), 0, PATH_MAX - 1, "", false},
 	{"audit_argv", CONF_BOOL, AT(audit_argv), 0, 0, "off", true},
