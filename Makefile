@@ -94,7 +94,10 @@ DAEMON_SRCS := vmm/daemon/conf.c vmm/daemon/conf_table.c vmm/daemon/sdnotify.c v
 DAEMON_SRCS += vmm/daemon/api_ports.c
 
 # Boxes.
-DAEMON_SRCS += vmm/daemon/box.c vmm/daemon/api_sandboxes.c vmm/daemon/api_snapshots.c vmm/daemon/api_templates.c
+DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/daemon/box_spec_out.c vmm/daemon/box_row.c vmm/daemon/box_create.c vmm/daemon/box_start.c \
+	vmm/daemon/box_stop.c vmm/daemon/box_pause.c vmm/daemon/box_fork.c vmm/daemon/box_snap.c vmm/daemon/box_template.c vmm/daemon/box_super.c vmm/daemon/db.c \
+	vmm/daemon/reconcile.c vmm/daemon/timer.c vmm/daemon/quota.c vmm/daemon/pools.c vmm/daemon/api_sandboxes.c vmm/daemon/api_lifecycle.c vmm/daemon/api_snapshots.c \
+	vmm/daemon/api_templates.c vmm/daemon/api_pools.c
 
 # Execs.
 DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
