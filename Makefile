@@ -120,7 +120,7 @@ UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus tes
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
-UNIT_TESTS += test_jail test_pack test_pack_lies test_seal
+UNIT_TESTS += test_jail test_stage test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote test_owner
