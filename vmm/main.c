@@ -315,6 +315,7 @@ static int session_prepare_snapshot(struct session *session)
 		.opaque = session,
 	};
 
+	session->snapreq.into_only = opts->jail_uid != 0;
 	if (opts->ctl_listen)
 		return snapreq_init(&session->snapreq, &session->snap, session->pagemap_fd);
 	if (!opts->snapshot)

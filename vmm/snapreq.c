@@ -87,6 +87,10 @@ static int snapreq_begin(struct vm *vm, void *opaque, const struct ctl_msg *msg,
 		.opaque = vm,
 	};
 
+	if (req->into_only && !(msg->port & CTL_SNAPSHOT_INTO)) {
+		fd_close(&folder_fd);
+		return -EOPNOTSUPP;
+	}
 	if (req->writer || msg->port & ~(u32)(CTL_SNAPSHOT_EXIT | CTL_SNAPSHOT_INTO)) {
 		fd_close(&folder_fd);
 		return req->writer ? -EBUSY : -EINVAL;

@@ -17,7 +17,8 @@ struct snap_writer;
 struct snapreq {
 	const struct snap *base; /* what the VM was restored from; not owned */
 	int pagemap_fd;
-	struct snap_hot hot;	    /* the base's */
+	bool into_only;	     /* this process sees no place that a snapshot could have: jailed */
+	struct snap_hot hot; /* the base's */
 	struct snap_writer *writer; /* of the request under way, or NULL */
 };
 

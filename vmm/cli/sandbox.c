@@ -165,8 +165,8 @@ int sandbox_save(const struct state *state, const struct sandbox *sb)
 	json_t *meta;
 	int ret;
 
-	meta = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "id", sb->id, "state",
-			 state_names[sb->state], "template", sb->template_name, "snapshot",
+	meta = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "id", sb->id,
+			 "state", state_names[sb->state], "template", sb->template_name, "snapshot",
 			 sb->snapshot, "next", sb->next, "parent", sb->parent, "hostname",
 			 sb->hostname, "created", sb->created, "owner", sb->thawd ? "thawd" : "",
 			 "jail", jail_names[sb->jail]);

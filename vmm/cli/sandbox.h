@@ -134,8 +134,8 @@ bool sandbox_kept(const struct state *state, const char *name);
 
 /** sandbox_sweep() - remove what no one needs any more: entries of dead machines, snapshots, halves
  * of an interrupted step. Nothing happens while sandboxes are being made or changed. What can't be
- * removed is logged. */
-void sandbox_sweep(const struct state *state);
+ * removed is logged. Return: false: that was so. */
+bool sandbox_sweep(const struct state *state);
 
 /** sandbox_settled() - of a machine that lives: does its guest run, and will it go on? One that
  * serves a new owner has given up what the last one asked for. */

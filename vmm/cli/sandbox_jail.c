@@ -95,7 +95,7 @@ static int write_down(const struct state *state, const struct sandbox *sb, const
 	return ret;
 }
 
-int sandbox_cell_make(const struct state *state, const struct sandbox *sb,
+int sandbox_cell_open(const struct state *state, const char *snapshot, const char *name,
 		      const struct sandbox_jail *jail, struct sandbox_cell *cell)
 {
 	static const struct jail_limits none;
@@ -105,22 +105,30 @@ int sandbox_cell_make(const struct state *state, const struct sandbox *sb,
 
 	*cell = (struct sandbox_cell){.jail = {.slot_fd = -1, .cgroup_fd = -1}};
 	if (geteuid() != 0) {
-		log_err("sandbox %s: a jail needs root, which can give a machine a user of its own",
-			sb->id);
+		log_err("%s: a jail needs root, which can give a machine a user of its own", name);
 		return -EPERM;
 	}
-	ret = read_chain(state, sb->snapshot, cell, &limits, &file_max_bytes);
+	ret = read_chain(state, snapshot, cell, &limits, &file_max_bytes);
 	if (ret)
 		return ret;
 	if (memcmp(&jail->limits, &none, sizeof(none)) != 0)
 		limits = jail->limits;
-	ret = jail_prepare(state, &jail->config, sb->id, &limits, &cell->jail);
+	ret = jail_prepare(state, &jail->config, name, &limits, &cell->jail);
 	if (ret)
 		return ret;
 	snprintf(cell->uid, sizeof(cell->uid), "%u", cell->jail.uid);
 	snprintf(cell->file_max, sizeof(cell->file_max), "%llu",
 		 (unsigned long long)file_max_bytes);
-	return cell->jail.cgroup_path[0] ? write_down(state, sb, cell->jail.cgroup_path) : 0;
+	return 0;
+}
+
+int sandbox_cell_make(const struct state *state, const struct sandbox *sb,
+		      const struct sandbox_jail *jail, struct sandbox_cell *cell)
+{
+	int ret = sandbox_cell_open(state, sb->snapshot, sb->id, jail, cell);
+
+	return !ret && cell->jail.cgroup_path[0] ? write_down(state, sb, cell->jail.cgroup_path)
+						 : ret;
 }
 
 size_t sandbox_cell_words(const struct sandbox_cell *cell, const char **out)

@@ -14,6 +14,11 @@ struct sandbox_cell {
 	char *root_image; /* owned */
 };
 
+/** sandbox_cell_open() - a jail with cgroup @name for a machine that is to run from @snapshot.
+ * Return: 0 or -errno (logged); sandbox_cell_close() is due. */
+int __must_check sandbox_cell_open(const struct state *state, const char *snapshot,
+				   const char *name, const struct sandbox_jail *jail,
+				   struct sandbox_cell *cell);
 /** sandbox_cell_make() - a jail for @sb's machine, which is to run from @snapshot; its cgroup is
  * that of the sandbox, and is written down for sandbox_cell_remove(). Return: 0 or -errno (logged);
  * sandbox_cell_close() is due. */

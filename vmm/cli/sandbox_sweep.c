@@ -230,7 +230,7 @@ static void sweep_halves(const struct state *state, const struct sandbox_ids *id
 		closedir(dir);
 }
 
-void sandbox_sweep(const struct state *state)
+bool sandbox_sweep(const struct state *state)
 {
 	struct sandbox_ids ids;
 	char path[PATH_MAX];
@@ -239,10 +239,10 @@ void sandbox_sweep(const struct state *state)
 
 	state_path(state, "run", NULL, NULL, path);
 	if (lstat(path, &st) < 0)
-		return;
+		return true;
 	lock_fd = sandbox_lock_all(state, true);
 	if (lock_fd < 0)
-		return;
+		return false;
 	if (!sandbox_list(state, &ids)) {
 		for (size_t i = 0; i < ids.count; i++)
 			sweep_sandbox(state, ids.ids[i]);
@@ -251,4 +251,5 @@ void sandbox_sweep(const struct state *state)
 	}
 	free(ids.ids);
 	fd_close(&lock_fd);
+	return true;
 }

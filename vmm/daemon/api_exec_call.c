@@ -98,18 +98,17 @@ static void problem_failed(struct exec_problem *problem, const struct kept *kept
 	const char *stage = stages[end->stage <= SHIM_STAGE_EXEC ? end->stage : 0];
 	const char *name = strerrorname_np(end->error);
 	const char *word = json_string_value(json_array_get(kept->argv, 0));
+	const char *text = *end->text ? end->text : strerror(end->error);
 
 	if (end->stage == SHIM_STAGE_REQUEST && end->error == EAGAIN)
 		exec_problem_set(problem, 429, "too_many",
 				 "the guest runs as many commands as it can: wait for one, or kill "
 				 "one");
 	else if (end->stage == SHIM_STAGE_REQUEST)
-		exec_problem_set(problem, 400, "invalid_request", "the guest refuses it: %s%s%s",
-				 strerror(end->error), *end->text ? ": " : "", end->text);
+		exec_problem_set(problem, 400, "invalid_request", "the guest refuses it: %s", text);
 	else
-		exec_problem_set(problem, 422, "spawn_failed", "'%.100s' was not started: %s: %s%s%s",
-				 word ? word : "?", stage, strerror(end->error),
-				 *end->text ? ": " : "", end->text);
+		exec_problem_set(problem, 422, "spawn_failed", "'%.100s' was not started: %s: %s",
+				 word ? word : "?", stage, text);
 	problem->stage = end->stage;
 	problem->error = end->error;
 	problem->details = json_pack("{s:s, s:s}", "stage", stage, "errno", name ? name : "EIO");

@@ -220,8 +220,7 @@ void boxes_remove(struct boxes *boxes, struct box *box)
 	i = place_of(boxes, box->name, &found);
 	BUG_ON(!found || boxes->table[i] != box);
 	boxes->count--;
-	memmove(&boxes->table[i], &boxes->table[i + 1],
-		(boxes->count - i) * sizeof(struct box *));
+	memmove(&boxes->table[i], &boxes->table[i + 1], (boxes->count - i) * sizeof(struct box *));
 	pthread_mutex_unlock(&boxes->lock);
 	box_put(box);
 }
@@ -293,7 +292,7 @@ void box_done(struct box *box)
 	box->busy = false;
 	pthread_cond_broadcast(&box->changed);
 	pthread_mutex_unlock(&box->lock);
-	super_wake(box->boxes);
+	super_touch(box);
 }
 
 void box_set_state(struct box *box, enum box_state state)
@@ -391,7 +390,7 @@ void box_use_end(struct thawd *thawd, struct box_use *use)
 		box->activity_ms = thawd->boxes->now_ms();
 		box->last_ms = utc_now_ms();
 		pthread_mutex_unlock(&box->lock);
-		super_wake(thawd->boxes);
+		super_touch(box);
 	}
 	box_put(box);
 }
@@ -438,7 +437,7 @@ int box_stream(struct thawd *thawd, const struct box_use *use)
 	fd = sandbox_stream(&thawd->state, &sb);
 	log_keep_end(&keep);
 	return fd == -ENOENT || fd == -ECONNREFUSED || fd == -EPIPE || fd == -ECONNRESET ? -ENODEV
-											  : fd;
+											 : fd;
 }
 
 void box_limits(const struct box_use *use, struct box_limits *out)

@@ -17,10 +17,10 @@
 #include "vmm/daemon/thawd.h"
 #include "vmm/daemon/timer.h"
 
-#define BOX_STACK_BYTES	   (512 * KIB)
-#define BOX_GRACE_MS	   10000u
-#define BOX_RETRY_S	   5u
-#define BOX_TASKS_MAX	   64u /* of thawd's own: stops by time-outs and ends */
+#define BOX_STACK_BYTES (512 * KIB)
+#define BOX_GRACE_MS	10000u
+#define BOX_RETRY_S	5u
+#define BOX_TASKS_MAX	64u /* of thawd's own: stops by time-outs and ends */
 
 /** Why a box stopped, as the API has it. */
 enum box_reason {
@@ -47,9 +47,9 @@ enum box_pool { BOX_POOL_NONE, BOX_POOL_HIT, BOX_POOL_MISS };
 struct box {
 	struct boxes *boxes;
 	char name[BOX_NAME_MAX + 1];
-	char token[33];	 /* of previews */
-	u32 refs;	 /* of boxes->lock */
-	bool reserved;	 /* of boxes->lock: its quota is taken: */
+	char token[33]; /* of previews */
+	u32 refs;	/* of boxes->lock */
+	bool reserved;	/* of boxes->lock: its quota is taken: */
 	u32 reserved_vcpus;
 	u64 reserved_bytes;
 
@@ -66,14 +66,21 @@ struct box {
 	u64 memory_bytes, scratch_bytes;
 	char machine[SANDBOX_ID_CHARS + 1]; /* its run folder, also after the end; "": none */
 	char snapshot[STATE_NAME_MAX + 1];  /* that it is paused in, or being paused into */
+	char from[STATE_NAME_MAX + 1];	    /* the snapshot or template its machine runs from */
 	char parent[BOX_NAME_MAX + 1];	    /* "": it is no fork */
 	bool forked;			    /* its snapshot has its entrypoint running in it */
 	bool deleting;			    /* stopping is the first half of its removal */
 	struct vmmproc vmm;		    /* (B) of a running one */
 	int pid_fd;			    /* of its thaw-vmm; -1: no machine */
+	_Atomic u64 watch;		    /* what the supervisor knows that machine by; 0: not */
 	u64 incarnation;
 	u32 uses;
-	u64 activity_ms, hard_due_ms;	 /* of boxes_now_ms() */
+	/* A stop that is due: by itself, not by a request. */
+	bool pending, tasked;
+	enum box_reason pending_reason;
+	int pending_code;
+	u64 pending_incarnation;
+	u64 activity_ms, hard_due_ms;	     /* of boxes_now_ms() */
 	s64 created_ms, started_ms, last_ms; /* UTC; 0: never */
 	enum box_pool pool;
 	u64 start_us; /* how long the last start took; 0: never started */
@@ -104,8 +111,9 @@ struct boxes {
 	pthread_t supervisor;
 	bool supervised;
 	int epoll_fd, wake_fd;
+	_Atomic u64 watches, next_ms; /* the next time-out that it knows of */
 	atomic_uint tasks;
-	atomic_bool stopping, sweep_due;
+	atomic_bool stopping, sweep_due, sweeping;
 };
 
 /* box.c: the table. */
@@ -164,11 +172,20 @@ int __must_check box_resume(struct box *box, struct box_error *err);
 int __must_check box_watch(struct box *box);
 /** box_running() - what a machine that runs brings with it: clocks, time-outs. */
 void box_running(struct box *box);
+/** box_jail_kind() - as the settings want it. */
+enum sandbox_jail_kind box_jail_kind(const struct thawd *thawd);
+/** box_jail() - the jail of a machine of that size, by the settings. Return: @out, or NULL: none.
+ */
+const struct sandbox_jail *box_jail(const struct thawd *thawd, u32 vcpus, u64 memory_bytes,
+				    struct sandbox_jail *out);
 /** box_sandbox() - the structure that sandbox.h works with. */
 void box_sandbox(const struct box *box, struct sandbox *sb);
 /** box_reserve() - its quota. Return: 0 or -EINVAL with @err (503). */
 int __must_check box_reserve(struct box *box, struct box_error *err);
 void box_release(struct box *box);
+/** box_started() - tell the exec part; with @entrypoint that is run. Return: 0 or -errno with @err.
+ */
+int __must_check box_started(struct box *box, bool entrypoint, struct box_error *err);
 
 /* box_stop.c: ends. All need the box busy. */
 
@@ -182,6 +199,8 @@ void box_ended(struct box *box);
 int __must_check box_delete(struct box *box, const char *message, struct box_error *err);
 /** box_drop_machine() - kill what lives of it and wait until it is gone; folder and quota stay. */
 void box_drop_machine(struct box *box);
+/** box_remove() - the row and all else of one that has no machine. */
+void box_remove(struct box *box);
 /** box_drop_folder() - run/ID of a machine that has ended. */
 void box_drop_folder(struct box *box);
 void box_stop_fill(struct box_stop *stop, enum box_reason reason, int exit_code,
@@ -244,16 +263,25 @@ int __must_check box_template(struct box *box, struct box_error *err);
 int __must_check template_build(struct boxes *boxes, const char *name, const char *recipe,
 				bool replace, bool (*progress)(void *opaque, const char *line),
 				void *opaque, struct box_error *err);
+/** template_recipe() - text of the recipe @name: one that a template was made from here, or an
+ * installed one; @size: with its numbers; NULL: its own. Return: free() it; NULL: with @err (404).
+ */
+char *template_recipe(const struct state *state, const char *name, const struct box_size *size,
+		      struct box_error *err);
 /** template_derived() - name of @base in another size. Return: 0 or -ENAMETOOLONG. */
-int __must_check template_derived(const char *base, u32 vcpus, u64 memory_bytes,
-				  s64 scratch_bytes, char out[STATE_NAME_MAX + 1]);
+int __must_check template_derived(const char *base, u32 vcpus, u64 memory_bytes, s64 scratch_bytes,
+				  char out[STATE_NAME_MAX + 1]);
 
 /* box_super.c */
 
 int __must_check super_start(struct boxes *boxes);
 void super_stop(struct boxes *boxes);
-/** super_wake() - time-outs may have changed. */
+/** super_wake() - look at all boxes now. */
 void super_wake(struct boxes *boxes);
+/** super_touch() - time-outs of @box may have changed. */
+void super_touch(struct box *box);
+/** super_times() - what timer_check() wants to know of it. With the box's lock. */
+void super_times(const struct box *box, struct timer_times *out);
 /** super_sweep() - snapshots may have become superfluous. */
 void super_sweep(struct boxes *boxes);
 /** super_task() - run @fn in a thread of thawd's own. Return: 0, -EAGAIN: too many run. */

@@ -66,24 +66,23 @@ json_t *box_stop_json(const struct box_stop *stop)
 /** With the box's lock. */
 static json_t *row_json(const struct box *box)
 {
-	json_t *stop = box->stop.set
-			       ? json_pack("{s:s, s:i, s:s, s:I}", "reason",
-					   reason_names[box->stop.reason], "exit_code",
-					   box->stop.exit_code, "message", box->stop.message, "time",
-					   (json_int_t)box->stop.time_ms)
-			       : json_null();
+	json_t *stop = box->stop.set ? json_pack("{s:s, s:i, s:s, s:I}", "reason",
+						 reason_names[box->stop.reason], "exit_code",
+						 box->stop.exit_code, "message", box->stop.message,
+						 "time", (json_int_t)box->stop.time_ms)
+				     : json_null();
 
-	return json_pack("{s:o, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:I, s:I, s:I, s:I, s:I, "
-			 "s:I, s:s, s:I, s:o}",
-			 "spec", box_spec_json(&box->spec), "template", box->spec.template_name,
-			 "base", box->base, "token", box->token, "parent", box->parent, "snapshot",
-			 box->snapshot, "forked", box->forked, "deleting", box->deleting, "vcpus",
-			 (int)box->vcpus, "memory_bytes", (json_int_t)box->memory_bytes,
-			 "scratch_bytes", (json_int_t)box->scratch_bytes, "incarnation",
-			 (json_int_t)box->incarnation, "created", (json_int_t)box->created_ms,
-			 "started", (json_int_t)box->started_ms, "last_activity",
-			 (json_int_t)box->last_ms, "pool", pool_names[box->pool], "start_us",
-			 (json_int_t)box->start_us, "stop", stop);
+	return json_pack(
+		"{s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:I, s:I, s:I, s:I, s:I, "
+		"s:I, s:s, s:I, s:o}",
+		"spec", box_spec_json(&box->spec), "template", box->spec.template_name, "base",
+		box->base, "token", box->token, "parent", box->parent, "snapshot", box->snapshot,
+		"from", box->from, "forked", box->forked, "deleting", box->deleting, "vcpus",
+		(int)box->vcpus, "memory_bytes", (json_int_t)box->memory_bytes, "scratch_bytes",
+		(json_int_t)box->scratch_bytes, "incarnation", (json_int_t)box->incarnation,
+		"created", (json_int_t)box->created_ms, "started", (json_int_t)box->started_ms,
+		"last_activity", (json_int_t)box->last_ms, "pool", pool_names[box->pool],
+		"start_us", (json_int_t)box->start_us, "stop", stop);
 }
 
 int box_save(struct box *box)
@@ -169,6 +168,7 @@ static void take_row(struct box *box, const json_t *row)
 	take_text(row, "token", box->token, sizeof(box->token));
 	take_text(row, "parent", box->parent, sizeof(box->parent));
 	take_text(row, "snapshot", box->snapshot, sizeof(box->snapshot));
+	take_text(row, "from", box->from, sizeof(box->from));
 	box->forked = json_is_true(json_object_get(row, "forked"));
 	box->deleting = json_is_true(json_object_get(row, "deleting"));
 	box->vcpus = (u32)take_integer(row, "vcpus");
@@ -230,19 +230,12 @@ int boxes_load(struct boxes *boxes)
 /** With the box's lock: when it stops unless something happens. */
 static json_t *expires_json(const struct box *box)
 {
-	const struct conf *conf = &box->boxes->thawd->conf;
-	struct timer_times times = {
-		.activity_ms = box->activity_ms,
-		.inactivity_ms = box->spec.inactivity_ms ? box->spec.inactivity_ms
-							 : conf->inactivity_timeout_ms,
-		.hard_due_ms = box->hard_due_ms,
-		.uses = box->uses,
-		.keep_alive = box->spec.keep_alive,
-	};
+	struct timer_times times;
 	u64 now_ms = box->boxes->now_ms(), due_ms;
 
 	if (box->state != BOX_RUNNING)
 		return json_null();
+	super_times(box, &times);
 	(void)timer_check(&times, now_ms, &due_ms);
 	return due_ms == TIMER_NEVER ? json_null()
 				     : time_or_null(utc_now_ms() + (s64)(due_ms - now_ms));
@@ -258,9 +251,8 @@ static json_t *size_json(const struct box *box)
 	const struct box_size *size = box_size_of(vcpus, memory);
 
 	return json_pack("{s:o, s:i, s:I, s:I}", "name",
-			 size ? json_string(size->name) : json_null(), "vcpus",
-			 (int)MAX(vcpus, 1u), "memory_bytes", (json_int_t)memory, "scratch_bytes",
-			 (json_int_t)scratch);
+			 size ? json_string(size->name) : json_null(), "vcpus", (int)MAX(vcpus, 1u),
+			 "memory_bytes", (json_int_t)memory, "scratch_bytes", (json_int_t)scratch);
 }
 
 static json_t *number_or_null(u64 value)
@@ -294,13 +286,13 @@ static json_t *run_part(const struct box *box)
 						  (double)box->start_us / 1000.0)
 				      : json_null();
 
-	return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
-			 box->name, "id", box->pid_fd >= 0 ? json_string(box->machine) : json_null(),
-			 "state", box_state_name(box->state), "parent", text_or_null(box->parent),
-			 "size", size_json(box), "created", time_or_null(box->created_ms), "started",
-			 time_or_null(box->started_ms), "last_activity", time_or_null(box->last_ms),
-			 "expires", expires_json(box), "start", start, "stop",
-			 box_stop_json(&box->stop));
+	return json_pack(
+		"{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", box->name, "id",
+		box->pid_fd >= 0 ? json_string(box->machine) : json_null(), "state",
+		box_state_name(box->state), "parent", text_or_null(box->parent), "size",
+		size_json(box), "created", time_or_null(box->created_ms), "started",
+		time_or_null(box->started_ms), "last_activity", time_or_null(box->last_ms),
+		"expires", expires_json(box), "start", start, "stop", box_stop_json(&box->stop));
 }
 
 json_t *box_json(struct box *box)
@@ -312,7 +304,8 @@ json_t *box_json(struct box *box)
 	object = run_part(box);
 	spec = spec_part(box);
 	pthread_mutex_unlock(&box->lock);
-	exec = exec_box_entrypoint(box->boxes->thawd, box->name, id) ? json_string(id) : json_null();
+	exec = exec_box_entrypoint(box->boxes->thawd, box->name, id) ? json_string(id)
+								     : json_null();
 	if (!object || !spec || json_object_update(object, spec) ||
 	    json_object_set(object, "entrypoint_exec", exec)) {
 		json_decref(object);

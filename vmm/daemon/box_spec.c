@@ -17,9 +17,9 @@
 #define ARGS_MAX_BYTES (256 * KIB)
 
 static const struct box_size sizes[] = {
-	{"lite", 1, 256 * MIB, 62},	     {"basic", 1, 1 * GIB, 250},
-	{"standard-1", 1, 4 * GIB, 500},     {"standard-2", 1, 6 * GIB, 1000},
-	{"standard-3", 2, 8 * GIB, 2000},    {"standard-4", 4, 12 * GIB, 4000},
+	{"lite", 1, 256 * MIB, 62},	  {"basic", 1, 1 * GIB, 250},
+	{"standard-1", 1, 4 * GIB, 500},  {"standard-2", 1, 6 * GIB, 1000},
+	{"standard-3", 2, 8 * GIB, 2000}, {"standard-4", 4, 12 * GIB, 4000},
 };
 
 #define SIZE_NAMES "lite, basic, standard-1, standard-2, standard-3, standard-4"
@@ -135,9 +135,10 @@ int box_labels_check(const json_t *labels, struct box_error *err)
 			return bad(err, "labels",
 				   "a label's name has 1 to 16 bytes and no control characters");
 		if (!text || json_string_length(value) > BOX_LABEL_VALUE_MAX || !is_plain(text))
-			return bad(err, "labels",
-				   "a label's value is a string of at most 64 bytes without control "
-				   "characters");
+			return bad(
+				err, "labels",
+				"a label's value is a string of at most 64 bytes without control "
+				"characters");
 	}
 	return 0;
 }
@@ -271,8 +272,7 @@ static int take_hostname(const json_t *object, const char *name, struct box_spec
 	if (!text || strlen(text) >= sizeof(out->hostname) || (value && !*text) ||
 	    strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") !=
 		    strlen(text))
-		return bad(err, "hostname",
-			   "expected 1 to 63 letters, digits, '-' and '.'");
+		return bad(err, "hostname", "expected 1 to 63 letters, digits, '-' and '.'");
 	snprintf(out->hostname, sizeof(out->hostname), "%s", text);
 	return 0;
 }
@@ -307,8 +307,8 @@ static int check_known(const json_t *object, const char *const *fields, struct b
 			field++;
 		if (!*field)
 			return box_refuse(err, 400, "unknown_field",
-					  json_pack("{s:s}", "field", key),
-					  "unknown field '%.60s'", key);
+					  json_pack("{s:s}", "field", key), "unknown field '%.60s'",
+					  key);
 	}
 	return 0;
 }
@@ -345,8 +345,9 @@ int box_spec_parse(const json_t *object, const char *name, const char *default_t
 	ret = ret ? ret : take_size(object, out, err);
 	ret = ret ? ret : take_bool(object, "internet", &flag, err);
 	if (!ret && flag)
-		ret = box_refuse(err, 400, "unsupported", NULL,
-				 "'internet': sandboxes have no network yet: leave it out, or false");
+		ret = box_refuse(
+			err, 400, "unsupported", NULL,
+			"'internet': sandboxes have no network yet: leave it out, or false");
 	ret = ret ? ret : take_limits(object, out, err);
 	ret = ret ? ret : take_hostname(object, name, out, err);
 	ret = ret ? ret : take_labels(object, out, err);

@@ -86,8 +86,7 @@ json_t *box_spec_differences(const struct box_spec *have, const struct box_spec 
 
 /** box_spec_patch() - labels, inactivity_timeout_ms, hard_timeout_ms, keep_alive of @object.
  * Return: 0, or -EINVAL with @err; @spec is unchanged then. */
-int __must_check box_spec_patch(struct box_spec *spec, const json_t *object,
-				struct box_error *err);
+int __must_check box_spec_patch(struct box_spec *spec, const json_t *object, struct box_error *err);
 
 /** box_labels_check() - Return: 0, or -EINVAL with @err. */
 int __must_check box_labels_check(const json_t *labels, struct box_error *err);

@@ -180,8 +180,8 @@ int db_open(const char *path, struct db **out)
 		close(fd);
 	}
 	code = ret ? SQLITE_OK
-		   : sqlite3_open_v2(path, &db->handle,
-				     SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+		   : sqlite3_open_v2(path, &db->handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+				     NULL);
 	if (code != SQLITE_OK)
 		ret = failed(db, code, "can't open");
 	if (!ret) {

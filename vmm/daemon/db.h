@@ -27,8 +27,8 @@ void db_close(struct db *db);
 
 /** db_box_put() - insert or replace. @machine: id of its run folder or "". Return: 0 or -errno
  * (logged). */
-int __must_check db_box_put(struct db *db, const char *name, const char *state,
-			    const char *machine, const char *data);
+int __must_check db_box_put(struct db *db, const char *name, const char *state, const char *machine,
+			    const char *data);
 int __must_check db_box_delete(struct db *db, const char *name);
 /** db_box_each() - in order of names, until @fn returns other than 0, which is returned. @fn must
  * not call the database. */

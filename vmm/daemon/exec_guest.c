@@ -71,6 +71,8 @@ int exec_guest_attach(struct exec_guest *g, const u8 id[SHIM_ID_BYTES], u64 offs
 	memcpy(body.id, id, sizeof(body.id));
 	g->state = EXEC_GUEST_ATTACHING;
 	g->asked = offset;
+	/* What an earlier stream had under way only the shim knows: it gives back what is free. */
+	g->window_used = SHIM_STDIN_WINDOW_BYTES;
 	return exec_guest_put(g, SHIM_ATTACH, &body, sizeof(body));
 }
 

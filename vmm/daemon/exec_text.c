@@ -144,7 +144,7 @@ json_t *exec_bytes_json(const u8 *data, size_t len_bytes, bool utf8, const char 
 
 	if (utf8 && exec_utf8_ok(data, len_bytes)) {
 		*encoding = "utf-8";
-		return json_stringn_nocheck((const char *)data, len_bytes);
+		return json_stringn_nocheck(len_bytes ? (const char *)data : "", len_bytes);
 	}
 	*encoding = "base64";
 	text = exec_base64(data, len_bytes);

@@ -113,6 +113,7 @@ struct http_req {
 	char *extra[HTTP_EXTRA_MAX][2];
 	unsigned int nextra;
 	int client_fd; /* a duplicate; -1: nobody asked */
+	struct http_watch *watch; /* of an upgraded TLS connection */
 	u64 sse_sent_ns;
 	s64 stream_left; /* -1: unknown */
 	u64 start_ns;
@@ -125,6 +126,8 @@ struct http_req {
 	struct http_conn *conn;	    /* valid while @mhd is */
 	unsigned int refs;	    /* MHD, the worker, a streamed response */
 	bool suspended, body_done, answered, streaming, out_done, out_failed, raw_sent;
+	bool holds, want_body; /* Expect: 100-continue */
+	int body_fd;	       /* an eventfd, written at each piece of the body; -1: nobody asked */
 	struct http_ring in, out;
 	struct MHD_Response *response;
 	unsigned int status;
@@ -172,6 +175,8 @@ void http_req_unlock(struct http_req *req);
 /** http_req_wait() - with the lock held, until @deadline_ns (0: for ever). Return: 0 or
  * -ETIMEDOUT. */
 int __must_check http_req_wait(struct http_req *req, u64 deadline_ns);
+/** http_req_wake() - with the lock held: something has happened that the worker may wait for. */
+void http_req_wake(struct http_req *req);
 /** http_req_cut() - with the lock held: the client is cut off. */
 void http_req_cut(struct http_req *req);
 

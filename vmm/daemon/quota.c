@@ -34,9 +34,9 @@ void quota_init(struct quota *quota, u64 max_sandboxes, u64 max_vcpus, u64 max_m
 	quota->of[BOX_QUOTA_SANDBOXES].max = max_sandboxes ? max_sandboxes : UINT32_MAX;
 	quota->of[BOX_QUOTA_VCPUS].max =
 		max_vcpus ? max_vcpus : percent_of(cpus > 0 ? (u64)cpus : 1, cpu_percent);
-	quota->of[BOX_QUOTA_MEMORY].max =
-		max_memory_bytes ? max_memory_bytes
-				 : percent_of(host_memory_bytes(), memory_percent);
+	quota->of[BOX_QUOTA_MEMORY].max = max_memory_bytes
+						  ? max_memory_bytes
+						  : percent_of(host_memory_bytes(), memory_percent);
 }
 
 int quota_take(struct quota *quota, u32 vcpus, u64 memory_bytes, char *why, size_t why_bytes)
