@@ -5,8 +5,8 @@
  * odd one: an archive).
  *
  * The archive meets the names' check and libarchive's alone: confine_to(), which would hold it in
- * any case, is not there. Beside the folder stands another one, in which nothing may change. So that
- * a find is a report and no damage, this process may not write outside of where it works.
+ * any case, is not there. Beside the folder stands another one, in which nothing may change. So
+ * that a find is a report and no damage, this process may not write outside of where it works.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +131,8 @@ static void check_message(const struct files_request *req, const struct files_me
 
 static void from_guest(const u8 *data, size_t size)
 {
-	struct files_request req = {.operation = "read", .given = (char *)"/f", .path = (char *)"/f"};
+	struct files_request req = {
+		.operation = "read", .given = (char *)"/f", .path = (char *)"/f"};
 	const char *const args[] = {"read", "/f", "0", "-", NULL};
 	struct files_run *run = files_run_start(&req, args, true);
 	size_t data_bytes = 0;
@@ -289,7 +290,8 @@ static void from_client(const u8 *data, size_t size)
 	struct stat now;
 
 	target = open_folder("target");
-	if (symlinkat("../outside", target, "link") || symlinkat("../outside/secret", target, "file"))
+	if (symlinkat("../outside", target, "link") ||
+	    symlinkat("../outside/secret", target, "file"))
 		abort();
 	if (write(archive, data, size) != (ssize_t)size || lseek(archive, 0, SEEK_SET))
 		abort();
