@@ -134,6 +134,7 @@ DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test
 UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS := fuzz_http
 DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
+DAEMON_FUZZERS += fuzz_files
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc test_cli
 UNIT_TESTS += test_output_ring
@@ -144,6 +145,7 @@ FUZZERS += fuzz_httpc
 FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
 	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
 LIB_SRCS += guest/files/frame.c
+FUZZ_EXTRA_fuzz_files := guest/files/tar_in.c -larchive
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_jail := tests/jail/attempts.c
