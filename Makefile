@@ -62,7 +62,12 @@ CLI_SRCS := guest/shim/frame.c guest/shim/parse.c vmm/cli/exec.c vmm/cli/exec_re
 
 # Sandboxes that stay.
 CLI_SRCS += vmm/cli/exec_status.c vmm/cli/vmmproc_own.c vmm/cli/sandbox.c vmm/cli/sandbox_start.c vmm/cli/sandbox_sweep.c \
-	vmm/cli/run_detached.c vmm/cli/exec_cmd.c vmm/cli/fork.c vmm/cli/pause.c vmm/cli/ps.c
+	vmm/cli/run_detached.c vmm/cli/exec_cmd.c vmm/cli/fork.c vmm/cli/pause.c vmm/cli/local_end.c
+
+# Commands that ask thawd, and what they share. main.c has the table of all commands: it is no part of the library.
+CLI_SRCS += vmm/cli/client.c vmm/cli/client_more.c vmm/cli/verb.c vmm/cli/spec_opts.c vmm/cli/exec_out.c vmm/cli/exec_api.c vmm/cli/tty.c \
+	vmm/cli/base64.c vmm/cli/run_thawd.c vmm/cli/cmd_life.c vmm/cli/cmd_box.c vmm/cli/cmd_stats.c vmm/cli/cmd_events.c \
+	vmm/cli/cmd_snapshot.c vmm/cli/cmd_logs.c vmm/cli/cmd_cp.c vmm/cli/cp_path.c vmm/cli/cp_tar.c vmm/cli/cmd_forward.c vmm/cli/completion.c
 
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
@@ -86,10 +91,13 @@ DAEMON_SRCS := vmm/daemon/conf.c vmm/daemon/conf_table.c vmm/daemon/sdnotify.c v
 	vmm/daemon/http_stream.c vmm/daemon/http_upgrade.c vmm/daemon/notes.c vmm/daemon/events.c vmm/daemon/audit.c vmm/daemon/metrics.c vmm/daemon/api_core.c
 
 # Ports and previews.
-DAEMON_SRCS += vmm/daemon/api_ports.c
+DAEMON_SRCS += vmm/daemon/api_ports.c vmm/daemon/proxy.c vmm/daemon/proxy_headers.c vmm/daemon/proxy_connect.c vmm/daemon/proxy_pump.c vmm/daemon/preview.c
 
 # Boxes.
-DAEMON_SRCS += vmm/daemon/box.c vmm/daemon/api_sandboxes.c vmm/daemon/api_snapshots.c vmm/daemon/api_templates.c
+DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/daemon/box_spec_out.c vmm/daemon/box_row.c vmm/daemon/box_create.c vmm/daemon/box_start.c \
+	vmm/daemon/box_stop.c vmm/daemon/box_pause.c vmm/daemon/box_fork.c vmm/daemon/box_snap.c vmm/daemon/box_template.c vmm/daemon/box_super.c vmm/daemon/db.c \
+	vmm/daemon/reconcile.c vmm/daemon/timer.c vmm/daemon/quota.c vmm/daemon/pools.c vmm/daemon/api_sandboxes.c vmm/daemon/api_lifecycle.c vmm/daemon/api_snapshots.c \
+	vmm/daemon/api_templates.c vmm/daemon/api_pools.c
 
 # Execs.
 DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
@@ -98,16 +106,21 @@ DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_gues
 	vmm/daemon/api_exec_ws.c vmm/daemon/api_logs.c vmm/daemon/api_wait_log.c
 
 # Files.
-DAEMON_SRCS += vmm/daemon/api_files.c
+DAEMON_SRCS += vmm/daemon/api_files.c vmm/daemon/files_request.c vmm/daemon/files_run.c vmm/daemon/files_text.c vmm/daemon/files_read.c \
+	vmm/daemon/files_write.c vmm/daemon/files_list.c vmm/daemon/files_watch.c
 
-LIB_SRCS := $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
+# The jail, and what is opened before it.
+JAIL_SRCS := vmm/jail/jail.c vmm/jail/uid.c vmm/jail/cgroup.c vmm/jail/enter.c vmm/jail/filter.c vmm/jail/detach.c \
+	vmm/snapshot/part.c vmm/snapshot/handed.c vmm/util/kvmdev.c vmm/cli/vmmproc_spawn.c vmm/cli/doctor_jail.c vmm/cli/pool_jail.c vmm/cli/sandbox_jail.c vmm/cli/sandbox_stage.c vmm/jailed.c vmm/request.c vmm/kvm/vm_deadline.c
+
+LIB_SRCS := $(JAIL_SRCS) $(KEEP_SRCS) $(PACK_SRCS) $(HOT_SRCS) $(UTIL_SRCS) $(KVM_SRCS) $(VIRTIO_SRCS) $(SNAPSHOT_SRCS) $(CLI_SRCS)
 
 UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus test_ioapic test_acpi test_cpuid test_boot test_vmm_opts test_thawdev test_seccomp test_machine \
 	test_ring test_virtq test_mmio test_virtio_restore test_virtio_devices test_blk test_blk_model test_recipe test_run_opts test_json_out test_vsock test_vsock_dev test_vsock_restore test_snapshot test_manifest test_mem test_warm test_snap_cpu test_snap_write test_snap_fail test_diff test_snap_kvm test_frame test_exec test_usock test_ctl
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
-UNIT_TESTS += test_pack test_pack_lies test_seal
+UNIT_TESTS += test_jail test_stage test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote test_owner
@@ -116,20 +129,32 @@ UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
 FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
-DAEMON_TESTS :=
+DAEMON_TESTS := test_route test_proxy
 DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
-DAEMON_FUZZERS :=
+DAEMON_FUZZERS := fuzz_http
 DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
+DAEMON_FUZZERS += fuzz_files
 FUZZERS += $(DAEMON_FUZZERS)
-UNIT_TESTS += test_httpc
+UNIT_TESTS += test_httpc test_cli
+UNIT_TESTS += test_output_ring
+FUZZERS += fuzz_ring
 FUZZERS += fuzz_httpc
 
+# thaw-files: file operations in the guest; frame.c is the host's, too.
+FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
+	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
+LIB_SRCS += guest/files/frame.c
+FUZZ_EXTRA_fuzz_files := guest/files/tar_in.c -larchive
+
 # The tests' vsock driver.
+UNIT_EXTRA_test_jail := tests/jail/attempts.c
 UNIT_EXTRA_test_vsock := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_dev := tests/unit/vsock_rig.c
 UNIT_EXTRA_test_vsock_restore := tests/unit/vsock_rig.c
 FUZZ_EXTRA_fuzz_vsock := tests/unit/vsock_rig.c
+UNIT_EXTRA_test_output_ring := guest/shim/ring.c
+FUZZ_EXTRA_fuzz_ring := guest/shim/ring.c
 
 # --- flags -------------------------------------------------------------------------------------------------------
 
@@ -156,12 +181,13 @@ CPPFLAGS += -DTHAW_VERSION='"$(VERSION)"'
 LIB := $(B)/libvmm.a
 LIB_OBJS := $(LIB_SRCS:%.c=$(B)/obj/%.o)
 SHIM_OBJS := $(SHIM_SRCS:%.c=$(B)/shim-obj/%.o)
+FILES_OBJS := $(FILES_SRCS:%.c=$(B)/shim-obj/%.o)
 UNIT_BINS := $(UNIT_TESTS:%=$(B)/unit/%)
 
 # --- all ---------------------------------------------------------------------------------------------------------
 
 .PHONY: all
-all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thawd
+all: $(B)/thaw $(B)/thaw-vmm $(B)/thaw-shim $(B)/thaw-files $(B)/thawd
 
 # Rebuilds everything when a flag or the compiler changes.
 $(B)/flags: FORCE
@@ -249,6 +275,13 @@ $(B)/thaw-shim: $(SHIM_OBJS)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static) -no-pie -Wl,--gc-sections -o $@ $^
 
+# libacl is libarchive's. Without debug information: it lies in every guest's memory.
+$(B)/thaw-files: $(FILES_OBJS)
+	$(call say,LINK,$@)
+	@{ $(PKG_CONFIG) --exists libarchive && [ -e "$$($(CC) -print-file-name=libacl.a)" ]; } || \
+		{ echo "error: static libarchive or libacl not found; run: make deps" >&2; exit 1; }
+	$(Q)$(CC) $(if $(SAN),$(SANFLAGS),-static -s) -no-pie -Wl,--gc-sections -o $@ $^ -larchive -lacl
+
 # --- guest ---------------------------------------------------------------------------------------------------------
 
 G := build/guest
@@ -265,18 +298,18 @@ guest-lab: $(GL)/initramfs.cpio
 $(GL)/stamp: FORCE
 	$(Q)guest/image/build --image debian-lab --link $(GL) >/dev/null
 
-$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+$(GL)/initramfs.cpio: $(GL)/stamp $(B)/thaw-shim $(B)/thaw-files guest/image/mkinitramfs
 	$(call say,INITRAMFS,$@)
-	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(GL)/modules $@
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(B)/thaw-files $(GL)/modules $@
 
 # Cached by digest, so it is asked for every time; the stamp changes when the answer does.
 $(G)/stamp: FORCE
 	$(Q)guest/image/build --link $(G) >/dev/null
 
-# The shim changes often, thus it is no part of what is cached.
-$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim guest/image/mkinitramfs
+# Our own programs change often, thus they are no part of what is cached.
+$(G)/initramfs.cpio: $(G)/stamp $(B)/thaw-shim $(B)/thaw-files guest/image/mkinitramfs
 	$(call say,INITRAMFS,$@)
-	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(G)/modules $@
+	$(Q)guest/image/mkinitramfs $(B)/thaw-shim $(B)/thaw-files $(G)/modules $@
 
 # --- deps, demo ----------------------------------------------------------------------------------------------------
 
@@ -301,8 +334,13 @@ $(B)/unit/%: tests/unit/%.c $(LIB) $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS_ALL) -pie -o $@ $< $(UNIT_EXTRA_$*) $(LIB) $(LIBS)
 
+# thawd's HTTP layer with handlers for its tests.
+$(B)/http-rig: $(B)/obj/tests/native/http_rig.o $(DAEMON_LIB) $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -pie -o $@ $^ $(DAEMON_LIBS) $(LIBS)
+
 .PHONY: unit-bins test test-unit test-vm
-unit-bins: $(UNIT_BINS)
+unit-bins: $(UNIT_BINS) $(B)/http-rig build/hostile/sleeper.elf
 
 # Everything: static checks, unit tests plain and sanitized, short fuzz runs, the product in the test host. Ends with one count.
 test: deps
@@ -315,7 +353,7 @@ test-vm:
 	$(Q)tests/run-all vm
 
 # Hostile guests: freestanding programs that thaw-vmm boots as its kernel.
-HOSTILE := chain_loop chain_long addr_past ring_bad double_fetch regs doorbell reset_inflight blk_range vsock_credit vsock_flood ports \
+HOSTILE := sleeper chain_loop chain_long addr_past ring_bad double_fetch regs doorbell reset_inflight blk_range vsock_credit vsock_flood ports \
 	triple_fault console_flood
 HOSTILE_CFLAGS := -std=gnu11 -O1 -g $(WARN_C) -Wno-error=shadow -ffreestanding -fno-stack-protector -fno-pie -mno-red-zone \
 	-mgeneral-regs-only -fcf-protection=none -fno-strict-aliasing -MMD -MP
@@ -334,7 +372,7 @@ build/hostile/%.elf: build/hostile/%.o build/hostile/start.o build/hostile/lib.o
 
 # What the tests in the test host need beyond `all guest`.
 .PHONY: vm-test-bins
-vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf
+vm-test-bins: $(HOSTILE:%=build/hostile/%.elf) $(B)/unit/test_hot_bpf $(B)/unit/test_jail
 
 # Ten thousand restores and what belongs to them: hours in the emulated test host. SOAK='--count 1000 --kills 0' does less.
 .PHONY: soak
@@ -392,7 +430,7 @@ format:
 
 compile_commands.json: $(BPF_SKELS)
 	$(Q)scripts/compile-commands $(CC) '$(subst ','\'',$(CPPFLAGS) $(filter-out -MMD -MP,$(CFLAGS_ALL)))' $(LIB_SRCS) vmm/main.c vmm/cli/main.c \
-		$(DAEMON_SRCS) vmm/daemon/main.c $(SHIM_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
+		$(DAEMON_SRCS) vmm/daemon/main.c $(SHIM_SRCS) $(FILES_SRCS) $(UNIT_TESTS:%=tests/unit/%.c) >$@.tmp
 	@mv $@.tmp $@
 
 # Prints a make variable; scripts ask for source lists this way.
@@ -426,24 +464,45 @@ lab-quick:
 
 # --- install -------------------------------------------------------------------------------------------------------
 
-MANS := $(wildcard docs/man/*.1)
+MANS := $(wildcard docs/man/*.[1-8])
+# "share/man/man1/thaw.1", and so on.
+MAN_PATHS := $(foreach man,$(MANS),share/man/man$(patsubst .%,%,$(suffix $(man)))/$(notdir $(man)))
+# Settings and units are looked for in one place, wherever the rest is.
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+INSTALLED := bin/thaw sbin/thawd libexec/thaw/thaw-vmm lib/sysusers.d/thaw.conf lib/tmpfiles.d/thaw.conf \
+	share/bash-completion/completions/thaw share/zsh/vendor-completions/_thaw share/fish/vendor_completions.d/thaw.fish $(MAN_PATHS)
 
-.PHONY: install uninstall
+# Not of the packages: what users may have changed stays.
+.PHONY: install uninstall deb
 install: all guest
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/thaw/guest $(DESTDIR)$(PREFIX)/share/thaw/recipes \
-		$(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	install -m 0755 $(B)/thaw $(B)/thaw-vmm $(DESTDIR)$(PREFIX)/bin/
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))) share/thaw/guest share/thaw/recipes) \
+		$(DESTDIR)$(UNITDIR) $(DESTDIR)/etc/thaw
+	install -m 0755 $(B)/thaw $(DESTDIR)$(PREFIX)/bin/
+	install -m 0755 $(B)/thawd $(DESTDIR)$(PREFIX)/sbin/
+	install -m 0755 $(B)/thaw-vmm $(DESTDIR)$(PREFIX)/libexec/thaw/
 	install -m 0644 build/guest/vmlinux build/guest/initramfs.cpio build/guest/root.erofs build/guest/guest.json \
 		$(DESTDIR)$(PREFIX)/share/thaw/guest/
 	install -m 0644 $(wildcard snapshots/recipes/*) $(DESTDIR)$(PREFIX)/share/thaw/recipes/
-	install -m 0644 $(MANS) $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 0644 docs/openapi.yaml $(DESTDIR)$(PREFIX)/share/thaw/
+	$(foreach man,$(MANS),install -m 0644 $(man) $(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(man)))/ &&) true
 	install -m 0644 completions/thaw.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thaw
+	install -m 0644 completions/_thaw $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_thaw
+	install -m 0644 completions/thaw.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/thaw.fish
+	install -m 0644 packaging/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/thaw.conf
+	install -m 0644 packaging/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/thaw.conf
+	sed 's|@SBINDIR@|$(PREFIX)/sbin|' packaging/thawd.service.in >$(DESTDIR)$(UNITDIR)/thawd.service
+	[ -e $(DESTDIR)/etc/thaw/thaw.conf ] || install -m 0644 packaging/thaw.conf $(DESTDIR)/etc/thaw/
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/thaw $(DESTDIR)$(PREFIX)/bin/thaw-vmm
-	rm -rf $(DESTDIR)$(PREFIX)/share/thaw
-	rm -f $(MANS:docs/man/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thaw
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED)) $(DESTDIR)$(UNITDIR)/thawd.service
+	rm -rf $(DESTDIR)$(PREFIX)/share/thaw $(DESTDIR)$(PREFIX)/libexec/thaw
+
+# build/deb/thaw_VERSION_amd64.deb and python3-thaw_VERSION_all.deb; their paths are printed.
+deb: all guest
+	rm -rf build/deb
+	$(Q)$(MAKE) --no-print-directory -s install DESTDIR=build/deb/root PREFIX=/usr
+	$(Q)packaging/mkdeb build/deb/root $(VERSION) build/deb
+	$(Q)rm -rf build/deb/root
 
 .PHONY: clean distclean help
 clean:
@@ -456,7 +515,7 @@ distclean: clean
 
 help:
 	@echo 'thaw: make targets'
-	@echo '  all        thaw, thawd, thaw-vmm, thaw-shim in build/<config>/'
+	@echo '  all        thaw, thawd, thaw-vmm, thaw-shim, thaw-files in build/<config>/'
 	@echo '  guest      guest kernel, root image and initramfs in build/guest/ (cached)'
 	@echo '  deps       install what is missing by apt (root)'
 	@echo '  demo       deps, build, template, a command in a restored sandbox, clocks printed'
@@ -467,8 +526,8 @@ help:
 	@echo '  bench      benchmarks, JSON in build/bench/     format   clang-format in place'
 	@echo '  lab        the restore lab, all of it: build/lab/report.md; hours'
 	@echo '  lab-quick  what the targets need of it, some 10 minutes'
-	@echo '  compile_commands.json  install  uninstall  clean  distclean  help'
+	@echo '  compile_commands.json  install  uninstall  deb  clean  distclean  help'
 	@echo 'knobs: V=1 DEBUG=1 WERROR=0 SAN=address,undefined CC= CXX= CLANG= PREFIX=$(PREFIX) DESTDIR='
 
--include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(SHIM_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
+-include $(LIB_OBJS:.o=.d) $(DAEMON_OBJS:.o=.d) $(DAEMON_SRCS:%.c=$(F)/obj/%.d) $(B)/obj/vmm/daemon/main.d $(B)/obj/tests/native/http_rig.d $(SHIM_OBJS:.o=.d) $(FILES_OBJS:.o=.d) $(B)/obj/vmm/main.d $(B)/obj/vmm/cli/main.d $(UNIT_BINS:=.d) $(FUZZ_OBJS:.o=.d) $(FUZZ_BINS:=.d) $(HOSTILE:%=build/hostile/%.d) build/hostile/lib.d \
 	$(BENCH_OBJS:.o=.d) $(B)/obj/bench/fetch.d

@@ -15,9 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "vmm/jailed.h"
 #include "vmm/kvm/boot.h"
 #include "vmm/kvm/vm.h"
 #include "vmm/opts.h"
+#include "vmm/request.h"
 #include "vmm/seccomp.h"
 #include "vmm/snapreq.h"
 #include "vmm/snapshot/hot.h"
@@ -28,8 +30,9 @@
 #include "vmm/util/util.h"
 #include "vmm/zygote.h"
 
-#define EXIT_USAGE 2
-#define EXIT_RESET 3
+#define EXIT_USAGE    2
+#define EXIT_RESET    3
+#define EXIT_DEADLINE 4
 
 /* vsock streams and devices; a process may have a far lower soft limit. */
 #define VMM_FILES_MAX 8192
@@ -45,6 +48,7 @@ struct session {
 	char *root_path; /* absolute, for the manifest; owned */
 	char request[THAW_REQUEST_BYTES];
 	u32 request_len_bytes;
+	int pagemap_fd;	  /* of a jailed process; -1 */
 	struct snap snap; /* restore only */
 	struct snap_writer *writer;
 	struct snapreq snapreq;		   /* with --ctl-listen */
@@ -66,6 +70,7 @@ static void session_init(struct session *session, const struct opts *opts, u64 s
 	session->disk_delta_fd = -1;
 	session->console_fd = -1;
 	session->listen_fd = -1;
+	session->pagemap_fd = -1;
 }
 
 static int session_open(const char *role, const char *path, int flags, int *fd)
@@ -115,46 +120,23 @@ static int session_open_delta(struct session *session, u64 disk_bytes)
 	const char *dir = session->opts->disk_dir;
 	int ret;
 
-	if (!disk_bytes)
+	if (!disk_bytes) {
+		fd_close(&session->disk_delta_fd);
 		return 0;
+	}
 	if (!dir) {
 		log_err("the snapshot has a scratch disk: --disk-dir is needed");
 		return -EINVAL;
 	}
-	session->disk_delta_fd = open(dir, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+	/* Of a jailed process it is open already. */
+	if (session->disk_delta_fd < 0)
+		session->disk_delta_fd = open(dir, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
 	if (session->disk_delta_fd >= 0 &&
 	    ftruncate(session->disk_delta_fd, (off_t)disk_bytes) == 0)
 		return 0;
 	ret = -errno;
 	log_err("scratch disk in %s: %s", dir, strerror(-ret));
 	return ret;
-}
-
-/** @is_file: only a file will do, whose reads always end; it is read from its start. */
-static int session_read_request(struct session *session, int fd, bool is_file)
-{
-	size_t used = 0;
-	ssize_t n;
-
-	if (fd < 0)
-		return 0;
-	do {
-		char *to = session->request + used;
-		size_t room = sizeof(session->request) - used;
-
-		n = is_file ? pread(fd, to, room, (off_t)used) : read(fd, to, room);
-		if (n < 0 && errno != EINTR) {
-			log_err("first request, fd %d: %s", fd, strerror(errno));
-			return -EIO;
-		}
-		used += n > 0 ? (size_t)n : 0;
-		if (used == sizeof(session->request)) {
-			log_err("first request, fd %d: more than %zu bytes", fd, used - 1);
-			return -E2BIG;
-		}
-	} while (n);
-	session->request_len_bytes = (u32)used;
-	return 0;
 }
 
 static int session_checkpoint(struct vm *vm, void *opaque)
@@ -188,7 +170,7 @@ static int session_start(struct vm *vm, void *opaque, const char *hostname, int 
 	struct session *session = opaque;
 	int ret;
 
-	ret = session_read_request(session, request_fd, true);
+	ret = request_read(request_fd, true, session->request, &session->request_len_bytes);
 	ret = ret ?: snap_restore_time(&session->snap, vm);
 	return ret ?: session_fill(session, *hostname ? hostname : NULL);
 }
@@ -207,17 +189,19 @@ static void session_config(struct session *session, struct vm_config *cfg)
 	cfg->start = session->wait ? session_start : NULL;
 	cfg->start_opaque = session;
 	cfg->vsock_listen_fd = session->listen_fd;
-	cfg->vsock_path = opts->vsock;
+	cfg->vsock_path = opts->jail_uid ? NULL : opts->vsock;
+	cfg->deadline_ms = opts->hard_timeout_ms;
+	cfg->owner_by_path = opts->jail_uid != 0;
 	cfg->checkpoint = opts->snapshot ? session_checkpoint : NULL;
 	cfg->checkpoint_opaque = session;
 	if (opts->ctl_listen)
 		snapreq_config(&session->snapreq, cfg);
 	cfg->checkpoint_exit = !opts->keep_running;
 	cfg->sandbox = true;
-	cfg->sandbox_options = (opts->snapshot || opts->ctl_listen ? SECCOMP_SNAPSHOT : 0) |
-			       (opts->ctl_listen ? SECCOMP_OWNERS : 0) |
-			       (opts->vsock ? SECCOMP_VSOCK_PATH : 0) |
-			       (session->wait ? SECCOMP_WAIT : 0);
+	cfg->sandbox_options =
+		(opts->snapshot || opts->ctl_listen ? SECCOMP_SNAPSHOT : 0) |
+		(opts->ctl_listen ? SECCOMP_OWNERS : 0) | (opts->vsock ? SECCOMP_VSOCK_PATH : 0) |
+		(opts->jail_uid ? SECCOMP_JAIL : 0) | (session->wait ? SECCOMP_WAIT : 0);
 #ifdef THAW_SANITIZER
 	cfg->sandbox_options |= SECCOMP_SANITIZER;
 #endif
@@ -331,8 +315,9 @@ static int session_prepare_snapshot(struct session *session)
 		.opaque = session,
 	};
 
+	session->snapreq.into_only = opts->jail_uid != 0;
 	if (opts->ctl_listen)
-		return snapreq_init(&session->snapreq, &session->snap);
+		return snapreq_init(&session->snapreq, &session->snap, session->pagemap_fd);
 	if (!opts->snapshot)
 		return 0;
 	if (!write.kernel)
@@ -352,7 +337,11 @@ static int session_run(struct session *session)
 	ret = ret
 		      ?: session_open_listener("--ctl-listen", opts->ctl_listen, SOCK_SEQPACKET,
 					       &session->ctl_listen_fd);
-	ret = ret ?: session_read_request(session, opts->request_fd, false);
+	ret = ret
+		      ?: request_read(opts->request_fd, false, session->request,
+				      &session->request_len_bytes);
+	if (opts->jail_uid)
+		ret = ret ?: jailed_enter(opts, &session->disk_delta_fd, &session->pagemap_fd);
 	if (ret)
 		return ret;
 	ret = opts->command == OPTS_BOOT ? session_boot(session) : session_restore(session);
@@ -361,6 +350,7 @@ static int session_run(struct session *session)
 		ret = ret ?: session_fill(session, opts->hostname);
 	if (ret)
 		return ret;
+	jailed_settle();
 	ret = vm_run(&session->vm);
 	if (!ret && session->vm.stop == VM_STOP_REQUESTED && opts->hot_fd >= 0)
 		ret = snap_hot_record_write(&session->recorder, &session->vm,
@@ -400,6 +390,8 @@ static int session_exit_status(struct session *session, int ret)
 		return EXIT_SUCCESS;
 	case VM_STOP_RESET:
 		return EXIT_RESET;
+	case VM_STOP_DEADLINE:
+		return EXIT_DEADLINE;
 	case VM_RUNNING:
 	case VM_STOP_ERROR:
 	default:
@@ -413,6 +405,9 @@ static void session_end(struct session *session)
 	if (session->writer)
 		snap_write_abort(session->writer);
 	snapreq_end(&session->snapreq);
+	/* No path leads anywhere any more; the owner clears up. */
+	if (session->opts->jail_uid)
+		return;
 	if (session->ctl_listen_fd && unlink(session->opts->ctl_listen) < 0)
 		log_warn("%s: %s", session->opts->ctl_listen, strerror(errno));
 	if (session->listen_fd >= 0 && unlink(session->opts->vsock) < 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "vmm/kvm/layout.h"
+#include "vmm/kvm/vm.h"
 #include "vmm/util/util.h"
 
 /** Parse @text into @field. Return: NULL, or what would have been right. */
@@ -104,6 +105,31 @@ static const char *opts_parse_memory_fd(void *field, const char *text)
 	return NULL;
 }
 
+static const char *opts_parse_uid(void *field, const char *text)
+{
+	u64 uid;
+
+	/* The highest one means "none" to many calls. */
+	if (parse_u64(text, 1, UINT32_MAX - 1, &uid))
+		return "must be a user's number above 0";
+	*(u32 *)field = (u32)uid;
+	return NULL;
+}
+
+static const char *opts_parse_bytes(void *field, const char *text)
+{
+	if (parse_size(text, field) || !*(u64 *)field)
+		return "must be a size";
+	return NULL;
+}
+
+static const char *opts_parse_ms(void *field, const char *text)
+{
+	if (parse_u64(text, 1, VM_DEADLINE_MAX_MS, field))
+		return "must be milliseconds, at least 1";
+	return NULL;
+}
+
 #define BOTH	    (OPTS_BOOT | OPTS_RESTORE)
 #define FIELD(name) offsetof(struct opts, name)
 
@@ -145,6 +171,16 @@ static const struct opts_option opts_table[] = {
 	 "do all but run, then wait for the start on the control channel"},
 	{"--zygote-fd", "N", OPTS_RESTORE, opts_parse_fd, FIELD(zygote_fd),
 	 "open the snapshot, then make a waiting VM for each request that comes there"},
+	{"--hard-timeout", "MS", OPTS_RESTORE, opts_parse_ms, FIELD(hard_timeout_ms),
+	 "end the VM when it has run for so long"},
+	{"--jail", "UID", OPTS_RESTORE, opts_parse_uid, FIELD(jail_uid),
+	 "enter a jail with this uid, after all is open and before any of it is read"},
+	{"--parents", "A:B...", OPTS_RESTORE, opts_parse_text, FIELD(parents),
+	 "with --jail: the snapshots beside DIR that it stands on, the next one first"},
+	{"--root-image", "FILE", OPTS_RESTORE, opts_parse_text, FIELD(root_image),
+	 "with --jail: the root image that it was made with"},
+	{"--file-max", "SIZE", OPTS_RESTORE, opts_parse_bytes, FIELD(file_max_bytes),
+	 "with --jail: no file that it writes gets larger"},
 	{"--parent", "NAME", OPTS_RESTORE, opts_parse_text, FIELD(parent),
 	 "with --snapshot: the template this one was made from"},
 	{"--diff", NULL, OPTS_RESTORE, NULL, FIELD(diff),
@@ -255,6 +291,13 @@ static const char *opts_check(const struct opts *opts)
 	if ((opts->wait || opts->zygote_fd >= 0) &&
 	    (opts->request_fd >= 0 || opts->hostname || opts->snapshot || opts->hot_fd >= 0))
 		return "a VM that waits takes no --request-fd, --hostname, --snapshot or --hot-fd";
+	if (opts->jail_uid &&
+	    (opts->zygote_fd >= 0 || opts->snapshot || opts->hot_fd >= 0 || opts->memory_fd))
+		return "--jail goes without --zygote-fd, --snapshot, --hot-fd and --memory-fd";
+	if (!opts->jail_uid && (opts->parents || opts->root_image || opts->file_max_bytes))
+		return "--parents, --root-image and --file-max need --jail";
+	if (opts->wait && opts->hard_timeout_ms)
+		return "a VM that waits gets its hard time-out at its start";
 	if (opts->diff && !opts->parent)
 		return "--diff needs --parent";
 	if (opts->memory_fd && (!opts->strategy || strcmp(opts->strategy, "memfd") != 0))
@@ -336,6 +379,7 @@ void opts_help(FILE *out)
 	opts_help_options(out, "Options of restore", OPTS_RESTORE);
 	opts_help_options(out, "Options of both", BOTH);
 	fputs("\nExit status: 0 the guest powered off, was stopped, or its snapshot is written;\n"
-	      "3 the guest reset or crashed; 2 wrong usage; 1 any other error.\n",
+	      "3 the guest reset or crashed; 4 its hard time-out was over; 2 wrong usage; 1 any "
+	      "other error.\n",
 	      out);
 }

@@ -33,6 +33,10 @@ struct opts {
 	enum snap_huge_pages huge;
 	u64 threads;   /* 0: not given */
 	int memory_fd; /* 0: not given */
+	u32 jail_uid;  /* 0: no jail */
+	const char *parents, *root_image;
+	u64 file_max_bytes;  /* 0: not given */
+	u64 hard_timeout_ms; /* 0: not given */
 	/* both */
 	const char *disk_dir, *console, *vsock, *hostname, *ctl_listen;
 	int ctl_fd, request_fd; /* -1: not given */

@@ -38,11 +38,12 @@ enum seccomp_who {
 	SNAP = 1u << 2,	 /* the event loop, if it may write a snapshot */
 	PATHS = 1u << 3, /* both, if guest streams go to paths */
 	SANITIZER = 1u << 4,
-	PAGER = 1u << 6,   /* a page fault server */
-	WATCHER = 1u << 7, /* the thread that watches the page fault servers */
-	WAIT = 1u << 5,	   /* the event loop, if the VM waits for its start */
-	LISTEN = 1u << 8,  /* the event loop, if it has a listener */
-	OWNERS = 1u << 9,  /* the event loop, if its owners may ask for snapshots */
+	PAGER = 1u << 6,    /* a page fault server */
+	WATCHER = 1u << 7,  /* the thread that watches the page fault servers */
+	WAIT = 1u << 5,	    /* the event loop, if the VM waits for its start */
+	LISTEN = 1u << 8,   /* the event loop, if it has a listener */
+	OWNERS = 1u << 9,   /* the event loop, if its owners may ask for snapshots */
+	PUBLISH = 1u << 10, /* the event loop, if it gives its snapshots their place */
 	BOTH = LOOP | VCPU,
 	EACH = BOTH | PAGER | WATCHER,
 };
@@ -80,6 +81,7 @@ static const struct seccomp_rule {
 	{__NR_fdatasync, BOTH, 0},		/* disk flush without io_uring */
 	{__NR_fallocate, BOTH, 0},		/* disk discard without io_uring */
 	{__NR_close, BOTH | WATCHER, 0},	/* streams that end; a dead server's pidfd */
+	{__NR_timerfd_settime, LOOP, 0},	/* the hard time-out, moved */
 	{__NR_shutdown, BOTH, 0},		/* half-closed streams */
 	{__NR_getsockopt, BOTH, 0},		/* is what the owner passed a socket? */
 	{__NR_accept4, LOOP, 0},		/* vsock listener */
@@ -116,17 +118,17 @@ static const struct seccomp_rule {
 	{__NR_newfstatat, PAGER, 0}, /* did the memory file shrink? */
 	{__NR_fstat, PAGER, 0},	     /* the same */
 
-	{__NR_openat, SNAP, 0},	    /* the snapshot's files, if not open yet */
-	{__NR_newfstatat, SNAP, 0}, /* sizes */
-	{__NR_fstat, SNAP, 0},	    /* sizes */
-	{__NR_lseek, SNAP, 0},	    /* SEEK_DATA and SEEK_HOLE */
-	{__NR_ftruncate, SNAP, 0},  /* sparse files */
-	{__NR_fsync, SNAP, 0},	    /* files and folders */
-	{__NR_fchmod, SNAP, 0},	    /* published files are read-only */
-	{__NR_renameat2, SNAP, 0},  /* publish */
-	{__NR_unlinkat, SNAP, 0},   /* what was replaced, or failed */
-	{__NR_mkdirat, OWNERS, 0},  /* the snapshot's folder, made when it is asked for */
-	{__NR_flock, OWNERS, 0},    /* held while it is written */
+	{__NR_openat, SNAP, 0},	      /* the snapshot's files, if not open yet */
+	{__NR_newfstatat, SNAP, 0},   /* sizes */
+	{__NR_fstat, SNAP, 0},	      /* sizes */
+	{__NR_lseek, SNAP, 0},	      /* SEEK_DATA and SEEK_HOLE */
+	{__NR_ftruncate, SNAP, 0},    /* sparse files */
+	{__NR_fsync, SNAP, 0},	      /* files and folders */
+	{__NR_fchmod, SNAP, 0},	      /* published files are read-only */
+	{__NR_renameat2, PUBLISH, 0}, /* publish */
+	{__NR_unlinkat, SNAP, 0},     /* what was replaced, or failed */
+	{__NR_mkdirat, OWNERS, 0},    /* the snapshot's folder, made when it is asked for */
+	{__NR_flock, OWNERS, 0},      /* held while it is written */
 
 	/* Shadow memory, symbolizer, leak check at exit. */
 	{__NR_openat, SANITIZER, 0},
@@ -298,16 +300,23 @@ static int seccomp_apply(unsigned int who)
 
 int seccomp_apply_main(unsigned int options)
 {
-	return seccomp_apply(LOOP | (options & SECCOMP_SNAPSHOT ? SNAP : 0) |
-			     (options & SECCOMP_WAIT ? WAIT : 0) |
-			     (options & SECCOMP_VSOCK_PATH ? PATHS | LISTEN : 0) |
-			     (options & SECCOMP_OWNERS ? OWNERS | LISTEN : 0) |
-			     (options & SECCOMP_SANITIZER ? SANITIZER : 0));
+	u32 who = LOOP | (options & SECCOMP_SNAPSHOT ? SNAP | PUBLISH : 0) |
+		  (options & SECCOMP_WAIT ? WAIT : 0) |
+		  (options & SECCOMP_VSOCK_PATH ? PATHS | LISTEN : 0) |
+		  (options & SECCOMP_OWNERS ? OWNERS | LISTEN : 0) |
+		  (options & SECCOMP_SANITIZER ? SANITIZER : 0);
+
+	/* There is no path, and whoever asks for a snapshot has made its folder. */
+	if (options & SECCOMP_JAIL)
+		who &= ~(u32)(PUBLISH | PATHS | LISTEN | OWNERS);
+	return seccomp_apply(who);
 }
 
 int seccomp_apply_vcpu(unsigned int options)
 {
-	return seccomp_apply(VCPU | (options & SECCOMP_VSOCK_PATH ? PATHS : 0) |
+	const bool paths = (options & SECCOMP_VSOCK_PATH) && !(options & SECCOMP_JAIL);
+
+	return seccomp_apply(VCPU | (paths ? PATHS : 0) |
 			     (options & SECCOMP_SANITIZER ? SANITIZER : 0));
 }
 

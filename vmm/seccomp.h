@@ -12,6 +12,8 @@ enum seccomp_options {
 	SECCOMP_VSOCK_PATH = 1u << 1, /* guest-initiated streams connect to paths */
 	SECCOMP_OWNERS = 1u << 4,     /* owners come to a listener and ask for snapshots; with
 					 SECCOMP_SNAPSHOT */
+	SECCOMP_JAIL = 1u << 5,	      /* nothing is named by a path, snapshots go into a folder of
+					 their own */
 	SECCOMP_WAIT = 1u << 3,	      /* the clocks are set again when a waiting VM starts */
 	SECCOMP_SANITIZER = 1u << 2,  /* built with a sanitizer: its own calls */
 };

@@ -25,10 +25,11 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-int snapreq_init(struct snapreq *req, const struct snap *base)
+int snapreq_init(struct snapreq *req, const struct snap *base, int pagemap_fd)
 {
 	req->base = base;
-	req->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	req->pagemap_fd =
+		pagemap_fd >= 0 ? pagemap_fd : open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (req->pagemap_fd < 0)
 		log_warn("/proc/self/pagemap: %s; a snapshot will look at every page of memory",
 			 strerror(errno));
@@ -47,11 +48,15 @@ static bool owner_lives(void *opaque)
 /** A diff has to stand beside the very folder that this machine runs from; that may have been
  * replaced or taken away since. Or it is about to be: a build of that name (.NAME.build) has looked
  * for diffs of the old one already, and a sandbox that was paused meanwhile could not come back. */
-static bool diff_possible(const struct snap *base, int folder_fd)
+static bool diff_possible(const struct snap *base, const struct ctl_msg *msg, int folder_fd)
 {
 	struct stat found, own;
 	char build[NAME_MAX + 1];
 
+	/* Only the owner sees the places, and has looked. */
+	if (msg->port & CTL_SNAPSHOT_INTO)
+		return msg->generation && snap_depth(base) < SNAP_CHAIN_MAX &&
+		       fstat(base->dirfd, &own) == 0 && own.st_ino == msg->generation;
 	if (snprintf(build, sizeof(build), ".%s.build", base->manifest.name) >=
 		    (int)sizeof(build) ||
 	    fstatat(folder_fd, build, &found, AT_SYMLINK_NOFOLLOW) == 0)
@@ -72,16 +77,21 @@ static int snapreq_begin(struct vm *vm, void *opaque, const struct ctl_msg *msg,
 		.kernel = req->base->manifest.kernel,
 		.parent = req->base->manifest.name,
 		.base = req->base,
-		.diff = diff_possible(req->base, folder_fd),
+		.diff = diff_possible(req->base, msg, folder_fd),
 		.hot = &req->hot,
 		.folder_fd = folder_fd,
+		.into = msg->port & CTL_SNAPSHOT_INTO,
 		.pagemap_fd = req->pagemap_fd,
 		.no_sync = !ends,
 		.wanted = owner_lives,
 		.opaque = vm,
 	};
 
-	if (req->writer || msg->port & ~(u32)CTL_SNAPSHOT_EXIT) {
+	if (req->into_only && !(msg->port & CTL_SNAPSHOT_INTO)) {
+		fd_close(&folder_fd);
+		return -EOPNOTSUPP;
+	}
+	if (req->writer || msg->port & ~(u32)(CTL_SNAPSHOT_EXIT | CTL_SNAPSHOT_INTO)) {
 		fd_close(&folder_fd);
 		return req->writer ? -EBUSY : -EINVAL;
 	}

@@ -17,13 +17,14 @@ struct snap_writer;
 struct snapreq {
 	const struct snap *base; /* what the VM was restored from; not owned */
 	int pagemap_fd;
-	struct snap_hot hot;	    /* the base's */
+	bool into_only;	     /* this process sees no place that a snapshot could have: jailed */
+	struct snap_hot hot; /* the base's */
 	struct snap_writer *writer; /* of the request under way, or NULL */
 };
 
-/** snapreq_init() - before the system call filter; @base stays open. Return: 0 or -errno (logged).
- */
-int __must_check snapreq_init(struct snapreq *req, const struct snap *base);
+/** snapreq_init() - before the system call filter; @base stays open. @pagemap_fd:
+ * /proc/self/pagemap where it is open already, else -1. Return: 0 or -errno (logged). */
+int __must_check snapreq_init(struct snapreq *req, const struct snap *base, int pagemap_fd);
 
 /** snapreq_config() - @cfg's VM takes requests: CTL_SNAPSHOT_REQ gets the writer ready, or -EBUSY
  * (one is under way), -EINVAL (flags, name), -errno (logged); the next checkpoint writes; a request

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PID 1 of the emulated test host: sets the system up, runs commands for clients, reaps.
 
+In the host whose init is systemd it is a service, which has less to set up.
+
 Theory of operation. The initramfs starts this file as init of the Debian 13 root. It mounts what a
 Linux system has, loads KVM, mounts the two shared folders and the state disk, says "agent ready" on
 the console and listens. Every accepted connection is served by a process of its own, a *handler*,
@@ -65,6 +67,7 @@ class Settings:
     address: str
     state_disk: str
     state_dir: str
+    init: str  # "agent" or "systemd"
 
 
 def say(text: str) -> None:
@@ -100,11 +103,12 @@ def mount_system() -> None:
         with contextlib.suppress(FileExistsError):
             Path("/dev", name).symlink_to(f"/proc/self/{target}")
     Path("/run/lock").mkdir(exist_ok=True)
-    RUN_CGROUP.mkdir(exist_ok=True)
 
 
 def mount_shares(settings: Settings) -> None:
-    mount(settings.state_disk, settings.state_dir, "ext4", flags=MS_NOATIME)
+    # What is installed below systemd finds a fresh machine: no state of former ones.
+    if settings.init == "agent":
+        mount(settings.state_disk, settings.state_dir, "ext4", flags=MS_NOATIME)
     for tag, path in settings.shares:
         mount(tag, path, "virtiofs")
 
@@ -117,7 +121,9 @@ def start_network(settings: Settings) -> None:
 
 
 def set_up_system(settings: Settings) -> None:
-    mount_system()
+    if settings.init == "agent":
+        mount_system()
+    RUN_CGROUP.mkdir(exist_ok=True)
     check_call("modprobe", "-a", "virtio_net", "kvm_amd", "tun", "loop")
     mount_shares(settings)
     start_network(settings)
@@ -297,7 +303,9 @@ class Agent:
         kill_all_others(signal.SIGTERM, 2.0)
         kill_all_others(signal.SIGKILL, 5.0)
         os.sync()
-        for path in (*(p for _, p in reversed(self.settings.shares)), self.settings.state_dir):
+        mounted = [path for _, path in reversed(self.settings.shares)]
+        mounted += [self.settings.state_dir] if self.settings.init == "agent" else []
+        for path in mounted:
             result = subprocess.run(["umount", "-R", path], capture_output=True, text=True)
             if result.returncode != 0:
                 say(f"power off: {result.stderr.strip()}")

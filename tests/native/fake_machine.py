@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -34,6 +35,7 @@ from collections.abc import Callable
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SHIM = os.environ.get("THAW_FAKE_SHIM", f"{HERE}/../../build/release/thaw-shim")
+FILES = os.environ.get("THAW_FILES", f"{HERE}/../../build/release/thaw-files")
 
 MSG = struct.Struct("<IIIIiIQ5Q192s")
 CONNECT, STOP, START, FORK, SNAPSHOT_REQ = 1, 2, 3, 4, 5
@@ -86,9 +88,9 @@ class Bridge:
         self.buffers = [bytearray(), bytearray()]  # read from end i, for the other one
         self.eof = [False, False]
         self.done = [False, False]  # the other end was told of it
-        for end in self.ends:
+        for i, end in enumerate(self.ends):
             end.setblocking(False)
-            machine.watch(end, self.events, 0)
+            machine.watch(end, functools.partial(self.events, i), 0)
         self.rewatch()
 
     def rewatch(self) -> None:
@@ -100,26 +102,37 @@ class Bridge:
                 events |= select.EPOLLOUT
             self.machine.change(end, events)
 
-    def move(self, i: int) -> None:
-        source, sink = self.ends[i], self.ends[1 - i]
+    def take(self, i: int) -> None:
         with contextlib.suppress(BlockingIOError):
             while not self.eof[i] and len(self.buffers[i]) < BUFFER_BYTES:
-                data = source.recv(65536)
+                try:
+                    data = self.ends[i].recv(65536)
+                except ConnectionResetError:
+                    data = b""
                 self.eof[i] = not data
                 self.buffers[i] += data
+
+    def move(self, i: int) -> None:
+        sink = self.ends[1 - i]
+        self.take(i)
         with contextlib.suppress(BlockingIOError):
             while self.buffers[i]:
-                del self.buffers[i][: sink.send(self.buffers[i])]
+                try:
+                    del self.buffers[i][: sink.send(self.buffers[i])]
+                except (BrokenPipeError, ConnectionResetError):
+                    # Nobody takes it any more; what that end said is still to be passed on.
+                    self.buffers[i].clear()
         if self.eof[i] and not self.buffers[i] and not self.done[i]:
             self.done[i] = True
-            sink.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
 
-    def events(self, events: int) -> None:
+    def events(self, i: int, events: int) -> None:
         try:
             self.move(0)
             self.move(1)
-            # Both sides gone: epoll tells of it whatever is watched.
-            if all(self.done) or (events & select.EPOLLHUP and not any(self.buffers)):
+            # An end that is gone, and all it said is passed on: epoll tells of it for ever.
+            if all(self.done) or (events & select.EPOLLHUP and self.done[i]):
                 raise ConnectionResetError
             self.rewatch()
         except OSError:
@@ -208,6 +221,7 @@ class Machine:
         # The shell is the namespace's first process: as that one, the shim would be an init.
         words += ["--kill-child=KILL", "--mount-proc", "sh", "-c", '"$@" & wait "$!"', "sh"]
         words += [SHIM, "--listen-unix", self.shim_path]
+        words += ["--files", FILES] if os.path.exists(FILES) else []
         null = os.open("/dev/null", os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}

@@ -36,6 +36,7 @@ class Cli:
         self.env = {
             "PATH": os.environ["PATH"],
             "THAW_STATE": str(self.state),
+            "THAW_SOCKET": "",  # no thawd that this machine may have
             "THAW_VMM": str(FAKE),
             "THAW_FAKE_LOG": str(self.report),
             "THAW_GUEST_DIR": str(self.guest),
@@ -321,7 +322,16 @@ def test_no_vmm(cli: Cli) -> None:
     [
         (["run", "gone", "--", "x"], 125, "no template 'gone'"),
         (["run", "../etc", "--", "x"], 125, "'../etc'"),
-        (["run", "debian", "x"], 125, "'--'"),
+        (["run", "debian", "x"], 127, "x: No such file"),
+        (["run", "-xit", "debian", "x"], 125, "'-x'"),
+        (["run", "debian", "--json", "f", "--name", "a", "x"], 125, "--name"),
+        (["run", "debian", "--name", "a", "x"], 125, "systemctl start thawd"),
+        (["create", "debian"], 1, "create needs thawd"),
+        (["logs", "a"], 1, "logs needs thawd"),
+        (["attach", "a"], 125, "attach needs thawd"),
+        (["stop"], 2, "NAME is missing"),
+        (["kill", "a", "-s", "NOPE"], 2, "--signal"),
+        (["completion", "csh"], 2, "'csh'"),
         (["run", "debian"], 125, "command is missing"),
         (["run", "debian", "--nope", "--", "x"], 125, "--nope"),
         (["nope"], 2, "'nope'"),

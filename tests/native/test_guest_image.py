@@ -98,10 +98,12 @@ def test_initramfs_is_whole_and_the_same_twice(tmp_path: Path) -> None:
     (modules / "not-listed.ko").write_bytes(b"C")
     shim = tmp_path / "shim"
     shim.write_bytes(b"shim!")
+    files = tmp_path / "files"
+    files.write_bytes(b"files!")
     archives = []
     for number in (1, 2):
         out = tmp_path / f"{number}.cpio"
-        command = [str(TOP / "guest/image/mkinitramfs"), str(shim), str(modules), str(out)]
+        command = [TOP / "guest/image/mkinitramfs", shim, files, modules, out]
         subprocess.run(command, check=True)
         archives.append(out.read_bytes())
         os.utime(shim, (number, number))
@@ -116,6 +118,8 @@ def test_initramfs_is_whole_and_the_same_twice(tmp_path: Path) -> None:
     )
     assert (unpacked / "init").read_bytes() == b"shim!"
     assert os.access(unpacked / "init", os.X_OK)
+    assert (unpacked / "thaw-files").read_bytes() == b"files!"
+    assert os.access(unpacked / "thaw-files", os.X_OK)
     assert (unpacked / "modules/order").read_text() == "b.ko\na.ko\n"
     assert (unpacked / "modules/b.ko").read_bytes() == b"B" * 8
     assert not (unpacked / "modules/not-listed.ko").exists()
@@ -123,7 +127,7 @@ def test_initramfs_is_whole_and_the_same_twice(tmp_path: Path) -> None:
 
 def test_initramfs_failure_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out.cpio"
-    command = [str(TOP / "guest/image/mkinitramfs"), "/nonexistent", str(tmp_path), str(out)]
+    command = [TOP / "guest/image/mkinitramfs", "/nonexistent", "/nonexistent", tmp_path, out]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "mkinitramfs:" in result.stderr

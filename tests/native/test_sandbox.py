@@ -58,6 +58,7 @@ class Boxes:
             env={
                 "PATH": os.environ["PATH"],
                 "THAW_STATE": str(self.state),
+                "THAW_SOCKET": "",  # no thawd that this machine may have
                 "THAW_VMM": str(FAKE),
                 **env,
             },
@@ -113,8 +114,8 @@ def test_it_stays_and_is_listed(boxes: Boxes) -> None:
     assert alive(listed["pid"])
     assert (boxes.folder(box).stat().st_mode & 0o777) == 0o700
     text = boxes.ok("ps")
-    assert text.splitlines()[0].split()[:3] == ["ID", "TEMPLATE", "STATE"]
-    assert text.splitlines()[1].split()[:3] == [box, "debian", "running"]
+    assert text.splitlines()[0].split()[:3] == ["NAME", "TEMPLATE", "SIZE"]
+    assert text.splitlines()[1].split()[:4] == [box, "debian", "-", "running"]
     assert boxes("template", "rm", "debian").returncode == 1
     boxes.ok("stop", box)
     assert not boxes.ps() and not alive(listed["pid"])
@@ -499,13 +500,17 @@ def test_rm_refuses_what_runs(boxes: Boxes) -> None:
 def test_completion_knows_the_sandboxes(boxes: Boxes) -> None:
     box = boxes.ok("run", "-d", "debian")
     script = (
-        "source completions/thaw.bash; COMP_WORDS=(thaw {0} ''); COMP_CWORD=2; _thaw; "
-        'echo "${{COMPREPLY[*]}}"'
+        "source completions/thaw.bash; COMP_WORDS=(build/release/thaw {0} ''); COMP_CWORD=2; "
+        '_thaw; echo "${{COMPREPLY[*]}}"'
     )
     for verb in ("exec", "fork", "pause", "resume", "stop", "rm"):
         out = subprocess.run(
             ["bash", "-c", script.format(verb)],
-            env={"PATH": os.environ["PATH"], "THAW_STATE": str(boxes.state)},
+            env={
+                "PATH": os.environ["PATH"],
+                "THAW_STATE": str(boxes.state),
+                "THAW_SOCKET": "",
+            },
             cwd=TOP,
             capture_output=True,
             text=True,

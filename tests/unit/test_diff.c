@@ -725,7 +725,7 @@ static void test_parent_that_is_being_built(void)
 	begin();
 	write_root("test");
 	CHECK_EQ(snap_load(&base, path_of("test")), 0);
-	CHECK_EQ(snapreq_init(&req, &base), 0);
+	CHECK_EQ(snapreq_init(&req, &base, -1), 0);
 	CHECK(ask(&req));
 	fd = open(path_of(".test.build"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	CHECK(fd >= 0);

@@ -31,34 +31,28 @@ struct cli {
  * NULL-terminated. Return: exit status. */
 typedef int cli_command_fn(struct cli *cli, int argc, char **argv);
 
-cli_command_fn run_main;	      /* thaw run */
-cli_command_fn template_main;	      /* thaw template: the group */
-cli_command_fn template_build_main;   /* thaw template build */
-cli_command_fn template_record_main;  /* thaw template record */
-cli_command_fn template_list_main;    /* thaw template ls */
-cli_command_fn template_inspect_main; /* thaw template inspect */
-cli_command_fn template_remove_main;  /* thaw template rm */
-cli_command_fn template_verify_main;  /* thaw template verify */
-cli_command_fn template_export_main;  /* thaw template export */
-cli_command_fn template_import_main;  /* thaw template import */
-cli_command_fn template_pack_main;    /* thaw template pack */
-cli_command_fn template_flatten_main; /* thaw template flatten */
-cli_command_fn pool_main;	      /* thaw pool */
-cli_command_fn doctor_main;	      /* thaw doctor */
-cli_command_fn exec_main;	      /* thaw exec */
-cli_command_fn fork_main;	      /* thaw fork */
-cli_command_fn pause_main;	      /* thaw pause */
-cli_command_fn resume_main;	      /* thaw resume */
-cli_command_fn ps_main;		      /* thaw ps */
-cli_command_fn stop_main;	      /* thaw stop */
-cli_command_fn rm_main;		      /* thaw rm */
+struct optparse_command;
 
-/** A row of a dispatch table; help is printed from it. */
+/** A row of a dispatch table; help and completions are printed from it. */
 struct cli_command {
 	const char *name;
 	const char *summary;
 	cli_command_fn *run;
+	const struct optparse_command *options; /* NULL: it has none of its own */
+	const struct cli_command *members;	/* of a group */
+	size_t nmembers;
 };
+
+/* Rows: of a command, of a group (which may be a command by itself). */
+#define CLI_COMMAND(name_, summary_, run_, options_)                                 \
+	{                                                                            \
+		.name = name_, .summary = summary_, .run = run_, .options = options_ \
+	}
+#define CLI_GROUP(name_, summary_, run_, options_, members_, count_)                  \
+	{                                                                             \
+		.name = name_, .summary = summary_, .run = run_, .options = options_, \
+		.members = members_, .nmembers = count_                               \
+	}
 
 /**
  * cli_dispatch() - find @argv[0] in @table and run it with the rest; prints help for "help",
@@ -73,7 +67,6 @@ int cli_dispatch(struct cli *cli, const char *group, const struct cli_command *t
  * that is lost must not look like success. */
 int __must_check cli_flush(void);
 
-struct optparse_command;
 struct optparse_result;
 
 /**

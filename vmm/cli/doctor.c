@@ -10,7 +10,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/doctor.h"
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/optparse.h"
@@ -25,7 +25,7 @@ static const struct optparse_spec doctor_specs[] = {
 	{"json", 0, NULL, optparse_flag, offsetof(struct doctor_opts, json), "as JSON", NULL},
 };
 
-static const struct optparse_command doctor_command = {
+const struct optparse_command doctor_command = {
 	.usage = "thaw doctor [--json]",
 	.summary = "Tell what this machine has and lacks for thaw, and what to do.",
 	.details = "ok: there; warn: something else than 'thaw run' will miss it; FAIL: 'thaw run' "
@@ -63,6 +63,7 @@ static const struct doctor_check checks[] = {
 	{"bpf", doctor_check_bpf},
 	{"tun", doctor_check_tun},
 	{"cgroup", doctor_check_cgroup},
+	{"jail", doctor_check_jail},
 };
 
 static const char *const status_names[] = {"ok", "warn", "FAIL"};

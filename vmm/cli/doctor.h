@@ -46,6 +46,9 @@ doctor_fn doctor_check_cpu, doctor_check_kvm, doctor_check_kvm_features, doctor_
 
 /* doctor_kernel.c: kernel features that parts of thaw use when they are there */
 doctor_fn doctor_check_io_uring, doctor_check_thp, doctor_check_userfaultfd, doctor_check_bpf,
-	doctor_check_tun, doctor_check_cgroup;
+	doctor_check_tun;
+
+/* doctor_jail.c: what the jail of thawd's sandboxes stands on */
+doctor_fn doctor_check_jail, doctor_check_cgroup;
 
 #endif

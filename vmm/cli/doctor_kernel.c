@@ -125,19 +125,3 @@ void doctor_check_tun(struct doctor *doctor, struct doctor_finding *finding)
 	fd_close(&fd);
 	doctor_say(finding, DOCTOR_OK, "/dev/net/tun opens");
 }
-
-void doctor_check_cgroup(struct doctor *doctor, struct doctor_finding *finding)
-{
-	struct statfs fs;
-
-	(void)doctor;
-	if (statfs("/sys/fs/cgroup", &fs) < 0 || fs.f_type != CGROUP2_SUPER_MAGIC) {
-		doctor_say(finding, DOCTOR_WARN,
-			   "/sys/fs/cgroup is not cgroup v2; sandboxes can't be "
-			   "limited by the host without it");
-		finding->fix = "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 "
-			       "none /sys/fs/cgroup";
-		return;
-	}
-	doctor_say(finding, DOCTOR_OK, "v2 at /sys/fs/cgroup");
-}

@@ -23,33 +23,19 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "guest/shim/frame.h"
+#include "vmm/cli/exec_internal.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
 #define RX_BYTES (FRAME_HEADER_BYTES + SHIM_DATA_MAX_BYTES)
-
-/* How an output fd must be written so that it can't block for long. */
-enum out_kind {
-	OUT_PLAIN, /* files, terminals, /dev/null */
-	OUT_PIPE_NOWAIT,
-	OUT_PIPE_SMALL,
-	OUT_SOCKET,
-};
-
-struct out {
-	int fd; /* -1: drop */
-	enum out_kind kind;
-	u64 *count_bytes;
-};
 
 struct exec {
 	int stream;
@@ -57,6 +43,8 @@ struct exec {
 	struct exec_result *result;
 	bool done;
 	bool detach;
+	bool attached;	 /* SHIM_ATTACHED has come */
+	bool sent_stdin; /* to this stream */
 
 	/* To the guest. */
 	const u8 *tx; /* the chunk under way */
@@ -67,6 +55,8 @@ struct exec {
 	bool eof_due; /* SHIM_STDIN_EOF follows the request: there is no stdin to read */
 	u32 window_used;
 	u64 signals; /* to be forwarded: bit n-1 is signal n */
+	bool resize; /* the terminal's size is to be told */
+	struct detach_keys keys;
 	bool watching;
 
 	/* From the guest. */
@@ -91,54 +81,6 @@ static void finish(struct exec *e, enum exec_kind kind, int error, const char *t
 	}
 }
 
-static void out_init(struct out *out, int fd, u64 *count_bytes)
-{
-	struct stat st;
-
-	out->fd = fd;
-	out->count_bytes = count_bytes;
-	out->kind = OUT_PLAIN;
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return;
-	if (S_ISFIFO(st.st_mode))
-		out->kind = OUT_PIPE_NOWAIT;
-	else if (S_ISSOCK(st.st_mode))
-		out->kind = OUT_SOCKET;
-}
-
-/* Return: bytes written, -EAGAIN when it would block, or -errno. */
-static ssize_t out_write(struct out *out, const u8 *data, size_t len)
-{
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = len};
-	struct pollfd ready = {.fd = out->fd, .events = POLLOUT};
-	ssize_t n;
-
-	if (out->fd < 0)
-		return (ssize_t)len;
-	switch (out->kind) {
-	case OUT_SOCKET:
-		n = send(out->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-		break;
-	case OUT_PIPE_NOWAIT:
-		n = pwritev2(out->fd, &iov, 1, -1, RWF_NOWAIT);
-		if (n >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS))
-			break;
-		out->kind = OUT_PIPE_SMALL;
-		return out_write(out, data, len);
-	case OUT_PIPE_SMALL:
-		/* POLLOUT on a pipe means room for PIPE_BUF bytes. */
-		if (poll(&ready, 1, 0) == 0)
-			return -EAGAIN;
-		n = write(out->fd, data, MIN(len, (size_t)PIPE_BUF));
-		break;
-	case OUT_PLAIN:
-	default:
-		n = write(out->fd, data, len);
-		break;
-	}
-	return n < 0 ? -errno : n;
-}
-
 /* Pass on what is there of the current data frame. Return: false when there is nothing, or it can't
  * go on. */
 static bool pass_data(struct exec *e)
@@ -161,6 +103,7 @@ static bool pass_data(struct exec *e)
 		return false;
 	}
 	*e->data->count_bytes += (u64)n;
+	e->result->cursor += (u64)n;
 	e->data_left -= (u32)n;
 	e->rx_start += (size_t)n;
 	e->rx_len -= (size_t)n;
@@ -185,6 +128,8 @@ static void take_exit(struct exec *e, const u8 *payload)
 	e->result->exit_ns = clock_now_ns();
 	e->result->value = body.value;
 	e->result->drained = body.flags & SHIM_EXIT_DRAINED;
+	e->result->timed_out = body.flags & SHIM_EXIT_TIMED_OUT;
+	e->result->oom_killed = body.flags & SHIM_EXIT_OOM;
 	finish(e, body.kind == SHIM_EXIT_CODE ? EXEC_EXITED : EXEC_SIGNALLED, 0, NULL);
 }
 
@@ -219,6 +164,23 @@ static void take_credit(struct exec *e, u32 bytes)
 		e->window_used -= bytes;
 }
 
+static void take_attached(struct exec *e, const u8 *payload)
+{
+	struct shim_attached body;
+
+	memcpy(&body, payload, sizeof(body));
+	if (!e->io->attach || e->attached) {
+		finish(e, EXEC_PROTOCOL, EPROTO, "unexpected frame");
+		return;
+	}
+	e->attached = true;
+	/* Its terminal may have been another one's until now. */
+	e->resize = e->io->tty;
+	e->result->cursor = body.offset;
+	e->result->pid = body.pid;
+	e->result->started_ns = clock_now_ns();
+}
+
 static void take_frame(struct exec *e, const struct shim_frame *frame, const u8 *payload)
 {
 	switch (frame->type) {
@@ -227,6 +189,9 @@ static void take_frame(struct exec *e, const struct shim_frame *frame, const u8 
 		e->result->started_ns = clock_now_ns();
 		if (e->detach)
 			finish(e, EXEC_DETACHED, 0, NULL);
+		break;
+	case SHIM_ATTACHED:
+		take_attached(e, payload);
 		break;
 	case SHIM_STDIN_CREDIT:
 		take_credit(e, frame_get_u32(payload));
@@ -301,6 +266,19 @@ static void receive(struct exec *e)
 	}
 }
 
+static void put_resize(struct exec *e)
+{
+	struct shim_size size;
+
+	e->resize = false;
+	if (!tty_size_of(e->io->tty_fd, &size))
+		return;
+	frame_put(e->tx_buf, SHIM_RESIZE, sizeof(size));
+	memcpy(e->tx_buf + FRAME_HEADER_BYTES, &size, sizeof(size));
+	e->tx = e->tx_buf;
+	e->tx_len = FRAME_HEADER_BYTES + sizeof(size);
+}
+
 /* The next chunk, if there is one that need not be read first. */
 static void next_chunk(struct exec *e)
 {
@@ -313,6 +291,10 @@ static void next_chunk(struct exec *e)
 		frame_put(e->tx_buf, SHIM_STDIN_EOF, 0);
 		e->tx = e->tx_buf;
 		e->tx_len = FRAME_HEADER_BYTES;
+		return;
+	}
+	if (e->resize) {
+		put_resize(e);
 		return;
 	}
 	if (!e->signals)
@@ -357,7 +339,12 @@ static bool wants_stdin(const struct exec *e)
 static void read_stdin(struct exec *e)
 {
 	size_t room = MIN(SHIM_DATA_MAX_BYTES, SHIM_STDIN_WINDOW_BYTES - e->window_used);
-	ssize_t n = read(e->io->stdin_fd, e->tx_buf + FRAME_HEADER_BYTES, room);
+	ssize_t n;
+
+	/* A key that was held back comes first: it has its place. */
+	if (e->io->detach_keys && room > 1)
+		room--;
+	n = read(e->io->stdin_fd, e->tx_buf + FRAME_HEADER_BYTES, room);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
@@ -367,8 +354,16 @@ static void read_stdin(struct exec *e)
 		n = 0;
 		e->stdin_open = false;
 	}
+	if (n && e->io->detach_keys) {
+		n = (ssize_t)detach_filter(&e->keys, e->tx_buf + FRAME_HEADER_BYTES, (size_t)n);
+		if (e->keys.pressed)
+			finish(e, EXEC_DETACHED, 0, NULL);
+		if (!n)
+			return;
+	}
 	frame_put(e->tx_buf, e->stdin_open ? SHIM_STDIN : SHIM_STDIN_EOF, (u32)n);
 	e->window_used += (u32)n;
+	e->sent_stdin = true;
 	e->tx = e->tx_buf;
 	e->tx_len = FRAME_HEADER_BYTES + (size_t)n;
 	transmit(e);
@@ -380,7 +375,9 @@ static void read_signal(struct exec *e)
 
 	if (read(e->io->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
-	if (info.ssi_signo >= 1 && info.ssi_signo <= 64)
+	if (info.ssi_signo == SIGWINCH && e->io->tty)
+		e->resize = true;
+	else if (info.ssi_signo >= 1 && info.ssi_signo <= 64)
 		e->signals |= 1ull << (info.ssi_signo - 1);
 	transmit(e);
 }
@@ -410,45 +407,45 @@ static int time_left_ms(struct exec *e)
 	return (int)MIN((e->io->deadline_ns - now_ns) / 1000000 + 1, (u64)INT_MAX);
 }
 
-enum { POLL_STREAM, POLL_STDIN, POLL_OUT, POLL_SIGNAL, POLL_WATCH, POLL_COUNT };
+enum { WAIT_STREAM, WAIT_STDIN, WAIT_OUT, WAIT_SIGNAL, WAIT_WATCH, WAIT_COUNT };
 
 /* Wait once and do what can be done. Return: 0 or -errno. */
 static int step(struct exec *e)
 {
-	struct pollfd fds[POLL_COUNT] = {
-		[POLL_STREAM] = {.fd = e->stream},
-		[POLL_STDIN] = {.fd = wants_stdin(e) ? e->io->stdin_fd : -1, .events = POLLIN},
-		[POLL_OUT] = {.fd = e->blocked ? e->data->fd : -1, .events = POLLOUT},
-		[POLL_SIGNAL] = {.fd = e->io->signal_fd, .events = POLLIN},
-		[POLL_WATCH] = {.fd = e->watching ? e->io->watch_fd : -1, .events = POLLIN},
+	struct pollfd fds[WAIT_COUNT] = {
+		[WAIT_STREAM] = {.fd = e->stream},
+		[WAIT_STDIN] = {.fd = wants_stdin(e) ? e->io->stdin_fd : -1, .events = POLLIN},
+		[WAIT_OUT] = {.fd = e->blocked ? e->data->fd : -1, .events = POLLOUT},
+		[WAIT_SIGNAL] = {.fd = e->io->signal_fd, .events = POLLIN},
+		[WAIT_WATCH] = {.fd = e->watching ? e->io->watch_fd : -1, .events = POLLIN},
 	};
 	int timeout_ms = time_left_ms(e);
 
 	if (e->done)
 		return 0;
 	if (!e->blocked)
-		fds[POLL_STREAM].events |= POLLIN;
+		fds[WAIT_STREAM].events |= POLLIN;
 	if (e->tx_len && !e->tx_dead)
-		fds[POLL_STREAM].events |= POLLOUT;
+		fds[WAIT_STREAM].events |= POLLOUT;
 	/* A hang-up is reported whether asked for or not: while nothing is wanted, it would be a
 	 * busy loop. */
-	if (!fds[POLL_STREAM].events)
-		fds[POLL_STREAM].fd = -1;
-	if (poll(fds, POLL_COUNT, timeout_ms) < 0)
+	if (!fds[WAIT_STREAM].events)
+		fds[WAIT_STREAM].fd = -1;
+	if (poll(fds, WAIT_COUNT, timeout_ms) < 0)
 		return errno == EINTR ? 0 : -errno;
-	if (fds[POLL_WATCH].revents)
+	if (fds[WAIT_WATCH].revents)
 		call_watch(e);
-	if (!e->done && fds[POLL_SIGNAL].revents)
+	if (!e->done && fds[WAIT_SIGNAL].revents)
 		read_signal(e);
-	if (!e->done && fds[POLL_OUT].revents) {
+	if (!e->done && fds[WAIT_OUT].revents) {
 		e->blocked = false;
 		take_all(e);
 	}
-	if (!e->done && !e->blocked && (fds[POLL_STREAM].revents & (POLLIN | POLLHUP | POLLERR)))
+	if (!e->done && !e->blocked && (fds[WAIT_STREAM].revents & (POLLIN | POLLHUP | POLLERR)))
 		receive(e);
-	if (!e->done && (fds[POLL_STREAM].revents & (POLLOUT | POLLHUP | POLLERR)))
+	if (!e->done && (fds[WAIT_STREAM].revents & (POLLOUT | POLLHUP | POLLERR)))
 		transmit(e);
-	if (!e->done && fds[POLL_STDIN].revents && wants_stdin(e))
+	if (!e->done && fds[WAIT_STDIN].revents && wants_stdin(e))
 		read_stdin(e);
 	return 0;
 }
@@ -471,6 +468,8 @@ int exec_run(int stream, const struct exec_request *req, const struct exec_io *i
 	e->result = result;
 	e->watching = io->watch_fd >= 0;
 	e->detach = req && req->detach;
+	/* What earlier streams sent may still fill it: a credit tells. */
+	e->window_used = io->attach ? SHIM_STDIN_WINDOW_BYTES : 0;
 	e->stdin_open = io->stdin_fd >= 0 && (!req || req->with_stdin);
 	out_init(&e->out, io->stdout_fd, &result->stdout_bytes);
 	out_init(&e->err, io->stderr_fd, &result->stderr_bytes);
@@ -481,10 +480,11 @@ int exec_run(int stream, const struct exec_request *req, const struct exec_io *i
 		e->tx = e->request;
 		e->tx_len = len_bytes;
 		e->eof_due = req->with_stdin && io->stdin_fd < 0;
-		transmit(e);
 	}
+	transmit(e);
 	while (!ret && !e->done)
 		ret = step(e);
+	result->stdin_unsure = e->sent_stdin && (e->window_used > 0 || e->tx_len > 0);
 	free(e->request);
 out_free:
 	free(e);

@@ -25,6 +25,7 @@ struct exec_request {
 	u32 drain_ms;	 /* 0: 1000 */
 	bool with_stdin; /* false: the command's stdin is /dev/null */
 	bool detach;	 /* the command goes on without a stream and output; not @with_stdin */
+	const struct shim_exec_ext *ext; /* NULL: none. A terminal, a time-out, ... */
 };
 
 /**
@@ -43,7 +44,8 @@ int __must_check exec_frame_build(const struct exec_request *req, u8 **out, size
 enum exec_kind {
 	EXEC_EXITED,	   /* value: exit code */
 	EXEC_SIGNALLED,	   /* value: signal number */
-	EXEC_DETACHED,	   /* the command runs: it was to be left alone from there on */
+	EXEC_DETACHED,	   /* the command runs: it was to be left alone from there on, or the detach
+			      keys were pressed */
 	EXEC_SPAWN_ERROR,  /* the command did not start: stage, error, text (SHIM_ERROR) */
 	EXEC_PROTOCOL,	   /* the guest sent something malformed: text */
 	EXEC_LOST,	   /* the stream ended or failed without a last frame: error (or 0), text */
@@ -61,6 +63,11 @@ struct exec_result {
 	u32 pid;      /* of the command in the guest; 0: it did not start */
 	bool drained; /* the output is complete; false: something else held a pipe and the time ran
 			 out */
+	bool timed_out;	   /* its request's timeout_ms ended it */
+	bool oom_killed;   /* the guest's kernel killed something of it for memory */
+	bool stdin_unsure; /* some input was sent and may not have got to the command */
+	u64 cursor; /* how much of its output has been passed on, since its start, of both streams
+		       together: where to attach again after EXEC_LOST */
 	u64 started_ns;			/* clock_now_ns() when SHIM_STARTED was parsed, or 0 */
 	u64 exit_ns;			/* clock_now_ns() when the last frame was parsed, or 0 */
 	u64 stdout_bytes, stderr_bytes; /* passed on */
@@ -73,7 +80,12 @@ struct exec_io {
 	int stdout_fd; /* -1: dropped */
 	int stderr_fd; /* -1: dropped */
 	int signal_fd; /* a signalfd whose signals are forwarded to the command; -1: none */
-	int watch_fd;  /* -1, or polled: watch() is called when it is readable or hung up */
+	bool attach;   /* without a request: SHIM_ATTACHED comes first */
+	bool tty;      /* the command has a terminal whose size is that of tty_fd: SIGWINCH of
+			       signal_fd tells it to the command instead of being forwarded */
+	int tty_fd;
+	bool detach_keys; /* ctrl-p ctrl-q in stdin ends it as EXEC_DETACHED, and are not sent */
+	int watch_fd;	  /* -1, or polled: watch() is called when it is readable or hung up */
 	/** Return: 0 to go on, 1 to go on without watch_fd, or -errno: the exec ends as
 	 * EXEC_ABORTED. */
 	int (*watch)(void *opaque);
@@ -84,9 +96,10 @@ struct exec_io {
 /**
  * exec_run() - run one command over @stream until its last frame came and its output is written.
  * @stream: a connected stream socket. It is left open; when the caller closes it, whatever still
- *runs there is killed.
- * @req: NULL when the request got there by another way: the shim called SHIM_FIRST_PORT by itself.
- *Then stdin is sent if io->stdin_fd >= 0 (the request must have had with_stdin).
+ * runs there is killed, unless it is kept.
+ * @req: NULL when the request got there by another way: the shim called SHIM_FIRST_PORT by itself,
+ * or @stream was attached to a command (SHIM_ATTACHED comes first then).
+ * Then stdin is sent if io->stdin_fd >= 0 (the request must have had with_stdin).
  *
  * While stdout_fd or stderr_fd takes nothing, nothing more is read from the guest.
  *

@@ -38,13 +38,13 @@ int exec_frame_build(const struct exec_request *req, u8 **out, size_t *len_bytes
 {
 	struct shim_exec head = {
 		.flags = (req->with_stdin ? SHIM_EXEC_STDIN : 0) |
-			 (req->detach ? SHIM_EXEC_DETACH : 0),
+			 (req->detach ? SHIM_EXEC_DETACH : 0) | (req->ext ? SHIM_EXEC_EXT : 0),
 		.has_cwd = req->cwd != NULL,
 		.uid = req->uid,
 		.gid = req->gid,
 		.drain_ms = req->drain_ms,
 	};
-	size_t len = sizeof(head);
+	size_t len = sizeof(head) + (req->ext ? sizeof(*req->ext) : 0);
 	u8 *frame, *at;
 
 	head.argc = count_strings(req->argv, &len);
@@ -72,7 +72,12 @@ int exec_frame_build(const struct exec_request *req, u8 **out, size_t *len_bytes
 		return -ENOMEM;
 	frame_put(frame, SHIM_EXEC, (u32)len);
 	memcpy(frame + FRAME_HEADER_BYTES, &head, sizeof(head));
-	at = put_strings(frame + FRAME_HEADER_BYTES + sizeof(head), req->argv, head.argc);
+	at = frame + FRAME_HEADER_BYTES + sizeof(head);
+	if (req->ext) {
+		memcpy(at, req->ext, sizeof(*req->ext));
+		at += sizeof(*req->ext);
+	}
+	at = put_strings(at, req->argv, head.argc);
 	at = put_strings(at, req->env, head.envc);
 	if (req->cwd)
 		memcpy(at, req->cwd, strlen(req->cwd) + 1);

@@ -12,7 +12,7 @@
 #include "vmm/util/util.h"
 
 /** One that the caller had ignored (nohup, a background job of a script) stays ignored. */
-int exec_open_signals(void)
+int exec_open_signals(bool tty)
 {
 	static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 	struct sigaction action;
@@ -24,6 +24,8 @@ int exec_open_signals(void)
 		if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
 			sigaddset(&set, passed[i]);
 	}
+	if (tty)
+		sigaddset(&set, SIGWINCH);
 	/* A reader that has gone is told by EPIPE, and ends the command like SIGPIPE would. */
 	if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		ret = -errno;
@@ -48,6 +50,10 @@ static int spawn_error_status(const struct exec_request *request, const struct e
 			strerror(result->error));
 		return CLI_RUN_FAILED;
 	default:
+		/* A shim that does not know the extension. */
+		if (request->ext && result->stage == SHIM_STAGE_REQUEST && result->error == EINVAL)
+			log_err("the guest can't do that (a terminal, a time-out): its template is "
+				"older than this thaw: build it again");
 		log_err("the guest could not start the command: %s%s%s", strerror(result->error),
 			result->text[0] ? ": " : "", result->text);
 		return CLI_RUN_FAILED;
@@ -57,10 +63,17 @@ static int spawn_error_status(const struct exec_request *request, const struct e
 int exec_exit_status(const struct exec_request *request, const struct exec_result *result,
 		     int *signal_number)
 {
+	if (result->timed_out) {
+		log_err("time-out: the command was killed");
+		return CLI_RUN_TIMEOUT;
+	}
 	switch (result->kind) {
 	case EXEC_EXITED:
 		return (int)(result->value & 0xff);
 	case EXEC_SIGNALLED:
+		if (result->oom_killed)
+			log_err("the guest's kernel killed something of the command: it has no "
+				"more memory");
 		*signal_number = (int)(result->value & 0x7f);
 		return CLI_RUN_SIGNAL_BASE + *signal_number;
 	case EXEC_DETACHED:

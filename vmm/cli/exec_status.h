@@ -10,7 +10,7 @@
  * caller of this process had ignored; SIGPIPE is ignored from now on. Return: the fd (the caller's)
  * or -errno (logged).
  */
-int __must_check exec_open_signals(void);
+int __must_check exec_open_signals(bool tty);
 
 /**
  * exec_exit_status() - the exit status for what became of a command, with a message where thaw

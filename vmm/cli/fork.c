@@ -13,10 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/json_out.h"
-#include "vmm/cli/optparse.h"
 #include "vmm/cli/sandbox.h"
+#include "vmm/cli/spec_opts.h"
+#include "vmm/cli/verb.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/snapshot/snapshot.h"
 #include "vmm/util/log.h"
@@ -28,6 +29,7 @@
 struct fork_opts {
 	u64 count;
 	const char *strategy;
+	struct optparse_strings names, labels; /* of thawd's */
 	bool json;
 };
 
@@ -57,18 +59,30 @@ static int parse_count(void *dest, const char *value, const char **why)
 	return parse_u64(value, 1, FORK_COUNT_MAX, dest);
 }
 
+static int parse_clone_name(void *dest, const char *value, const char **why)
+{
+	const char *name;
+	int ret = spec_parse_name(&name, value, why);
+
+	return ret ? ret : optparse_strings(dest, name, why);
+}
+
 #define FIELD(field) offsetof(struct fork_opts, field)
 
 static const struct optparse_spec fork_specs[] = {
 	{"count", 'n', "N", parse_count, FIELD(count), "how many clones (default 1)", NULL},
+	{"name", 0, "NAME", parse_clone_name, FIELD(names),
+	 "name of a clone; once for each (default: made up)", NULL},
+	{"label", 'l', "KEY=VALUE", spec_parse_label, FIELD(labels),
+	 "labels of the clones (default: the sandbox's)", NULL},
 	{"strategy", 0, "NAME", optparse_string, FIELD(strategy),
-	 "how guest memory comes back in the clones", NULL},
+	 "how guest memory comes back in the clones, without thawd", NULL},
 	{"output", 'o', "json", optparse_json, FIELD(json), "the result as JSON", NULL},
 };
 
-static const struct optparse_command fork_command = {
-	.usage = "thaw fork ID [OPTION]...",
-	.summary = "Make clones of sandbox ID, which goes on, and print their ids.",
+const struct optparse_command fork_command = {
+	.usage = "thaw fork NAME [OPTION]...",
+	.summary = "Make clones of a sandbox, which goes on, and print their names.",
 	.details =
 		"Memory, processes and files are the sandbox's at that moment; generation, entropy, clock "
 		"and host\nname are each clone's own. Commands go on in the clones, but without their "
@@ -78,7 +92,8 @@ static const struct optparse_command fork_command = {
 	.nspecs = ARRAY_SIZE(fork_specs),
 	.positional_min = 1,
 	.positional_max = 1,
-	.positional_name = "ID",
+	.positional_name = "NAME",
+	.completes = "sandbox",
 };
 
 static int read_size(struct fork *fork)
@@ -138,6 +153,7 @@ static int start_clone(struct fork *fork, struct clone *clone)
 	memcpy(sb->snapshot, fork->snapshot, sizeof(sb->snapshot));
 	memcpy(sb->parent, fork->parent.id, sizeof(sb->parent));
 	snprintf(sb->hostname, sizeof(sb->hostname), "%s", sb->id);
+	sb->jail = fork->parent.jail;
 	ret = sandbox_save(&fork->state, sb);
 	return ret ? ret : sandbox_start(&fork->state, sb, &opts, &clone->vmm);
 }
@@ -264,6 +280,72 @@ static int fork_sandbox(struct fork *fork, const char *prefix)
 	return ret;
 }
 
+/** Each clone's name, or what went wrong with it. Return: 0 or -EIO. */
+static int print_forks(const json_t *answer)
+{
+	const json_t *one;
+	int failed = 0;
+	size_t i;
+
+	fprintf(stderr, "paused for %.1f ms\n",
+		json_number_value(json_object_get(answer, "pause_ms")));
+	json_array_foreach(json_object_get(answer, "forks"), i, one)
+	{
+		const json_t *box = json_object_get(one, "sandbox");
+		char text[512];
+
+		if (box) {
+			printf("%s\n", client_string(box, "name"));
+			continue;
+		}
+		failed = -EIO;
+		log_err("clone %zu: %s", i + 1,
+			client_printable(client_string(json_object_get(one, "error"), "message"),
+					 text, sizeof(text)));
+	}
+	return failed;
+}
+
+static int fork_by_thawd(struct client *client, const char *box, const struct fork_opts *opts)
+{
+	json_t *body =
+		json_pack("{s:I}", "count", (json_int_t)MAX(opts->count, (u64)opts->names.count));
+	json_t *answer;
+	int ret, failed;
+
+	if (opts->names.count)
+		json_object_set_new(body, "names", strings_json(&opts->names));
+	if (opts->labels.count)
+		json_object_set_new(body, "labels", labels_json(&opts->labels));
+	ret = verb_post(client, box, "fork", body, &answer);
+	if (ret)
+		return ret;
+	failed = opts->json ? json_print(answer) : print_forks(answer);
+	json_decref(answer);
+	return failed;
+}
+
+/** Return: exit status, or -1: it is none of thawd's. */
+static int try_thawd(const char *prefix, const struct fork_opts *opts)
+{
+	struct client client;
+	json_t *box = NULL;
+	int ret = client_open(&client);
+
+	if (ret)
+		return ret == -ENOENT ? -1 : CLI_FAILED;
+	ret = client_find(&client, prefix, &box);
+	if (!ret)
+		ret = fork_by_thawd(&client, client_string(box, "name"), opts);
+	else if (ret == -ENOENT)
+		ret = 1;
+	json_decref(box);
+	client_close(&client);
+	if (ret == 1)
+		return -1;
+	return ret || cli_flush() ? CLI_FAILED : CLI_OK;
+}
+
 int fork_main(struct cli *cli, int argc, char **argv)
 {
 	struct fork fork = {.opts = {.count = 1}, .parent = {.lock_fd = -1}};
@@ -276,6 +358,13 @@ int fork_main(struct cli *cli, int argc, char **argv)
 		return status;
 	if (optparse_check_strategy(fork.opts.strategy, &result)) {
 		log_err("%s", result.error);
+		return CLI_USAGE;
+	}
+	status = try_thawd(result.positional[0], &fork.opts);
+	if (status >= 0)
+		return status;
+	if (fork.opts.names.count || fork.opts.labels.count) {
+		log_err("options --name and --label are for sandboxes of thawd");
 		return CLI_USAGE;
 	}
 	if (state_init(&fork.state))

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/sandbox.h"
 #include "vmm/snapshot/diff.h"
@@ -189,7 +189,7 @@ struct flatten_opts {
 	bool none;
 };
 
-static const struct optparse_command flatten_command = {
+const struct optparse_command template_flatten_command = {
 	.usage = "thaw template flatten NAME",
 	.summary = "Make template NAME whole, if it holds only what differs from its parent.",
 	.details = "Its content and hot set stay. Sandboxes that run from it go on.",
@@ -241,7 +241,7 @@ int template_flatten_main(struct cli *cli, int argc, char **argv)
 	int lock_fd, status, ret;
 
 	(void)cli;
-	status = cli_parse(&flatten_command, &opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_flatten_command, &opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
 	if (optparse_name(&name, result.positional[0], &why)) {

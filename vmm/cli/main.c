@@ -1,41 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 // thaw: the command. The dispatch table and what must happen before it.
 #include <fcntl.h>
-#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-#ifndef THAW_VERSION
-#define THAW_VERSION "unknown"
-#endif
-
-static int version_main(struct cli *cli, int argc, char **argv)
-{
-	(void)cli;
-	(void)argc;
-	(void)argv;
-	printf("thaw %s\n", THAW_VERSION);
-	return cli_flush() ? CLI_FAILED : CLI_OK;
-}
-
-static const struct cli_command commands[] = {
-	{"run", "run a command in a sandbox restored from a template", run_main},
-	{"exec", "run a command in a sandbox that stays", exec_main},
-	{"ps", "list the sandboxes that stay", ps_main},
-	{"fork", "make clones of a sandbox that stays", fork_main},
-	{"pause", "write a sandbox to disk and end its machine", pause_main},
-	{"resume", "bring a paused sandbox back", resume_main},
-	{"stop", "end sandboxes, their processes first", stop_main},
-	{"rm", "remove sandboxes that are paused, or kill them", rm_main},
-	{"template", "build, list, inspect, verify and remove templates", template_main},
-	{"pool", "keep machines of a template ready to run", pool_main},
-	{"doctor", "what this machine has and lacks, with what to do", doctor_main},
-	{"version", "print the version", version_main},
-	{"--version", "the same", version_main},
+const struct cli_command thaw_commands[THAW_COMMANDS] = {
+	CLI_COMMAND("run", "run a command in a sandbox restored from a template", run_main,
+		    &run_command),
+	CLI_COMMAND("create", "make a sandbox that has a name", create_main, &create_command),
+	CLI_COMMAND("start", "start sandboxes that are stopped", start_main, &start_command),
+	CLI_COMMAND("exec", "run a command in a sandbox", exec_main, &exec_command),
+	CLI_COMMAND("cp", "copy files into and out of a sandbox", cp_main, &cp_command),
+	CLI_COMMAND("ps", "list sandboxes", ps_main, &ps_command),
+	CLI_COMMAND("inspect", "print all that is known of sandboxes", inspect_main,
+		    &inspect_command),
+	CLI_COMMAND("logs", "print what an entrypoint or another command has printed", logs_main,
+		    &logs_command),
+	CLI_COMMAND("attach", "take part in a command that runs", attach_main, &attach_command),
+	CLI_COMMAND("forward", "make a port of a sandbox reachable here", forward_main,
+		    &forward_command),
+	CLI_COMMAND("stats", "what sandboxes use", stats_main, &stats_command),
+	CLI_COMMAND("top", "list the processes in a sandbox", top_main, &top_command),
+	CLI_COMMAND("fork", "make clones of a running sandbox", fork_main, &fork_command),
+	CLI_GROUP("snapshot", "keep a running sandbox's state", snapshot_main, NULL,
+		  snapshot_commands, SNAPSHOT_COMMANDS),
+	CLI_COMMAND("pause", "write sandboxes to disk and end their machines", pause_main,
+		    &pause_command),
+	CLI_COMMAND("resume", "bring paused sandboxes back", resume_main, &resume_command),
+	CLI_COMMAND("wait", "wait until sandboxes have stopped", wait_main, &wait_command),
+	CLI_COMMAND("stop", "end sandboxes, their processes first", stop_main, &stop_command),
+	CLI_COMMAND("kill", "end sandboxes at once, or signal their entrypoint", kill_main,
+		    &kill_command),
+	CLI_COMMAND("rm", "remove sandboxes", rm_main, &rm_command),
+	CLI_GROUP("template", "build, list, inspect, verify and remove templates", template_main,
+		  NULL, template_commands, TEMPLATE_COMMANDS),
+	CLI_GROUP("pool", "keep machines of a template ready to run", pool_group_main,
+		  &pool_command, pool_commands, POOL_COMMANDS),
+	CLI_COMMAND("events", "print what happens to sandboxes", events_main, &events_command),
+	CLI_COMMAND("prune", "remove what nobody needs", prune_main, &prune_command),
+	CLI_COMMAND("doctor", "what this machine has and lacks, with what to do", doctor_main,
+		    &doctor_command),
+	CLI_COMMAND("completion", "print the completion of a shell", completion_main,
+		    &completion_command),
+	CLI_COMMAND("version", "print the version", version_main, &version_command),
+	CLI_COMMAND("--version", "the same", version_main, NULL),
 };
 
 /** Time this process has already used when main() starts: exec, loading, start of libc. */
@@ -69,5 +81,5 @@ int main(int argc, char **argv)
 	if (open_standard_fds() < 0)
 		return CLI_FAILED;
 	log_init("thaw");
-	return cli_dispatch(&cli, "thaw", commands, ARRAY_SIZE(commands), argc - 1, argv + 1);
+	return cli_dispatch(&cli, "thaw", thaw_commands, THAW_COMMANDS, argc - 1, argv + 1);
 }

@@ -105,6 +105,34 @@ static int take_option(struct cursor *cur, const struct optparse_spec *spec, con
 	return ret;
 }
 
+/** "it" of -it: flags, and behind them perhaps an option with its value. */
+static int take_letters(struct cursor *cur, const char *letters)
+{
+	for (; *letters; letters++) {
+		const struct optparse_spec *spec = find_letter(cur, *letters);
+		int ret;
+
+		if (!spec)
+			return fail(cur, "unknown option '-%c': see --help", *letters);
+		if (spec->arg || spec->parse_list)
+			return take_option(cur, spec, letters[1] ? letters + 1 : NULL);
+		ret = take_option(cur, spec, NULL);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/** Once the positional arguments are there, what is no option begins the command. */
+static bool begins_command(const struct cursor *cur)
+{
+	const char *arg = cur->argv[cur->index];
+
+	return cur->command->takes_command &&
+	       cur->result->npositional == cur->command->positional_max &&
+	       (arg[0] != '-' || !arg[1]);
+}
+
 static int take_argument(struct cursor *cur)
 {
 	const struct optparse_spec *spec;
@@ -112,10 +140,6 @@ static int take_argument(struct cursor *cur)
 	char *equals;
 
 	if (arg[0] != '-' || !arg[1]) {
-		if (cur->result->npositional == cur->command->positional_max &&
-		    cur->command->takes_command)
-			return fail(cur, "unexpected argument '%.60s': put '--' before the command",
-				    arg);
 		if (cur->result->npositional == cur->command->positional_max)
 			return fail(cur, "unexpected argument '%.60s'", arg);
 		cur->result->positional[cur->result->npositional++] = arg;
@@ -125,12 +149,8 @@ static int take_argument(struct cursor *cur)
 		cur->result->help = true;
 		return 0;
 	}
-	if (arg[1] != '-') {
-		spec = find_letter(cur, arg[1]);
-		if (!spec)
-			return fail(cur, "unknown option '-%c': see --help", arg[1]);
-		return take_option(cur, spec, arg[2] ? arg + 2 : NULL);
-	}
+	if (arg[1] != '-')
+		return take_letters(cur, arg + 1);
 	equals = strchr(arg, '=');
 	spec = find_long(cur, arg + 2, equals ? (size_t)(equals - arg - 2) : strlen(arg + 2));
 	if (!spec)
@@ -151,7 +171,7 @@ static int check_complete(struct cursor *cur, bool dashes)
 	if (!command->takes_command && cur->index < cur->argc)
 		return fail(cur, "unexpected argument '%.60s'", cur->argv[cur->index]);
 	if (command->takes_command && cur->index < cur->argc && !cur->argv[cur->index][0])
-		return fail(cur, "the command is an empty string: give a program behind '--'");
+		return fail(cur, "the command is an empty string: give a program");
 	cur->result->command = cur->argv + cur->index;
 	cur->result->command_argc = cur->argc - cur->index;
 	return 0;
@@ -169,6 +189,10 @@ int optparse(const struct optparse_command *command, void *dest, int argc, char 
 	while (cur.index < argc) {
 		if (!strcmp(argv[cur.index], "--")) {
 			cur.index++;
+			dashes = true;
+			break;
+		}
+		if (begins_command(&cur)) {
 			dashes = true;
 			break;
 		}
@@ -229,6 +253,21 @@ int optparse_string(void *dest, const char *value, const char **why)
 		return -EINVAL;
 	}
 	*(const char **)dest = value;
+	return 0;
+}
+
+int optparse_strings(void *dest, const char *value, const char **why)
+{
+	struct optparse_strings *strings = dest;
+
+	*why = "it must not be empty";
+	if (!*value)
+		return -EINVAL;
+	if (strings->count == OPTPARSE_STRINGS_MAX) {
+		*why = "it is given too often";
+		return -EINVAL;
+	}
+	strings->items[strings->count++] = value;
 	return 0;
 }
 

@@ -2,9 +2,11 @@
 /*
  * Command-line options from tables: parsing, error texts and help all come from the same rows.
  *
- * Accepted: --name VALUE, --name=VALUE, -n VALUE, -nVALUE, flags without a value, and "--", after
- * which everything is left alone. Options and positional arguments may be mixed. Nothing is global,
- * nothing is printed.
+ * Accepted: --name VALUE, --name=VALUE, -n VALUE, -nVALUE, flags without a value, also several
+ * letters in one word (-it), and "--", after which everything is left alone. Options and positional
+ * arguments may be mixed. Where a command is taken, it begins behind "--" or, once there are all
+ * positional arguments, with the first word that is no option. Nothing is global, nothing is
+ * printed.
  */
 #ifndef THAW_CLI_OPTPARSE_H
 #define THAW_CLI_OPTPARSE_H
@@ -41,17 +43,18 @@ struct optparse_command {
 	size_t nspecs;
 	int positional_min, positional_max;
 	const char *positional_name; /* for the error text: "TEMPLATE" */
-	bool takes_command;	     /* a "--" and at least one word behind it */
-	bool command_optional;	     /* with @takes_command: or neither */
+	bool takes_command;	     /* at least one word behind the positional arguments */
+	bool command_optional;	     /* with @takes_command: or neither it nor a "--" */
+	const char *completes; /* what the positional arguments are, for shells: see completion.c */
 };
 
-#define OPTPARSE_POSITIONAL_MAX 4
+#define OPTPARSE_POSITIONAL_MAX 256
 
 struct optparse_result {
 	bool help; /* --help or -h was seen: the rest is not filled in */
 	int npositional;
 	char *positional[OPTPARSE_POSITIONAL_MAX];
-	int command_argc; /* words behind "--" */
+	int command_argc; /* words of the command */
 	char **command;	  /* NULL-terminated: the tail of argv */
 	char error[256];  /* filled when optparse() fails: names the option and the fix */
 };
@@ -78,6 +81,14 @@ optparse_fn optparse_json;     /* bool: set by "json", the only other format the
 optparse_fn optparse_hostname; /* const char *: RFC 1123, at most 63 characters */
 optparse_fn optparse_vcpus;    /* u32: 1-8 */
 optparse_fn optparse_memory;   /* u64: bytes, 128 MiB-64 GiB, multiple of 2 MiB */
+optparse_fn optparse_strings;  /* struct optparse_strings: may be repeated */
+
+/** Values of an option that may be repeated; they point into argv. */
+#define OPTPARSE_STRINGS_MAX 64
+struct optparse_strings {
+	const char *items[OPTPARSE_STRINGS_MAX];
+	size_t count;
+};
 
 /**
  * optparse_check_strategy() - is there a restore strategy @name (NULL: the default)?

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `thaw pause` and `thaw resume`: a sandbox on disk, and back.
+// `thaw pause` and `thaw resume` without thawd: a sandbox on disk, and back.
 //
 // A pause is a snapshot that the machine ends with; a resume restores it under the same id. Both
 // are announced in the state before anything happens, so that a command that is killed in between
@@ -9,57 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "vmm/cli/cli.h"
 #include "vmm/cli/json_out.h"
-#include "vmm/cli/optparse.h"
+#include "vmm/cli/local.h"
 #include "vmm/cli/sandbox.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
 #define PAUSE_END_MS 30000
-
-struct pause_opts {
-	const char *strategy;
-	bool json;
-};
-
-#define FIELD(field) offsetof(struct pause_opts, field)
-
-static const struct optparse_spec pause_specs[] = {
-	{"output", 'o', "json", optparse_json, FIELD(json), "the result as JSON", NULL},
-};
-
-static const struct optparse_spec resume_specs[] = {
-	{"strategy", 0, "NAME", optparse_string, FIELD(strategy), "how guest memory comes back",
-	 NULL},
-	{"output", 'o', "json", optparse_json, FIELD(json), "the result as JSON", NULL},
-};
-
-static const struct optparse_command pause_command = {
-	.usage = "thaw pause ID [OPTION]...",
-	.summary = "Write sandbox ID to disk and end its machine, until 'thaw resume'.",
-	.details =
-		"Processes, memory and files are kept, also over a reboot of this machine. Streams "
-		"to and from the\nguest end: what a command prints after that is dropped.",
-	.specs = pause_specs,
-	.nspecs = ARRAY_SIZE(pause_specs),
-	.positional_min = 1,
-	.positional_max = 1,
-	.positional_name = "ID",
-};
-
-static const struct optparse_command resume_command = {
-	.usage = "thaw resume ID [OPTION]...",
-	.summary = "Bring paused sandbox ID back, as it was.",
-	.details =
-		"Id and host name are the same. Generation and entropy are new, real time is right "
-		"and monotonic time\ngoes on, as after any restore.",
-	.specs = resume_specs,
-	.nspecs = ARRAY_SIZE(resume_specs),
-	.positional_min = 1,
-	.positional_max = 1,
-	.positional_name = "ID",
-};
 
 /** Its channel is closed, but files and locks go with the process. */
 static int wait_end(const struct vmmproc *vmm)
@@ -97,11 +53,11 @@ static int pause_machine(const struct state *state, struct sandbox *sb, struct v
 	return sandbox_save(state, sb);
 }
 
-static int print_pause(const struct state *state, const struct sandbox *sb, u32 pause_us, bool json)
+static int pause_json(const struct state *state, const struct sandbox *sb, u32 pause_us,
+		      json_t **object)
 {
 	char folder[PATH_MAX];
 	u64 bytes = 0;
-	json_t *object;
 	int ret;
 
 	state_path(state, "templates", sb->snapshot, "", folder);
@@ -110,17 +66,13 @@ static int print_pause(const struct state *state, const struct sandbox *sb, u32 
 		log_err("%s: %s", folder, strerror(-ret));
 		return ret;
 	}
-	if (!json)
-		return printf("%s\n", sb->id) < 0 ? -EIO : 0;
-	object = json_pack("{s:s, s:s, s:f, s:I}", "id", sb->id, "snapshot", sb->snapshot,
-			   "write_ms", (double)pause_us / 1000.0, "disk_usage_bytes",
-			   (json_int_t)bytes);
-	ret = object ? json_print(object) : -ENOMEM;
-	json_decref(object);
-	return ret;
+	*object = json_pack("{s:s, s:s, s:f, s:I}", "id", sb->id, "snapshot", sb->snapshot,
+			    "write_ms", (double)pause_us / 1000.0, "disk_usage_bytes",
+			    (json_int_t)bytes);
+	return *object ? 0 : -ENOMEM;
 }
 
-static int pause_sandbox(const struct state *state, const char *prefix, bool json)
+static int pause_sandbox(const struct state *state, const char *prefix, json_t **object)
 {
 	struct sandbox sb;
 	struct vmmproc vmm;
@@ -136,7 +88,7 @@ static int pause_sandbox(const struct state *state, const char *prefix, bool jso
 	if (!ret) {
 		ret = pause_machine(state, &sb, &vmm);
 		if (!ret)
-			ret = print_pause(state, &sb, vmm.pause_us, json);
+			ret = pause_json(state, &sb, vmm.pause_us, object);
 		vmmproc_release(&vmm);
 	}
 	sandbox_unlock(&sb);
@@ -167,20 +119,6 @@ static int resume_machine(const struct state *state, struct sandbox *sb, const c
 	return ret;
 }
 
-static int print_resume(const struct sandbox *sb, const struct vmmproc *vmm, bool json)
-{
-	json_t *object;
-	int ret;
-
-	if (!json)
-		return printf("%s\n", sb->id) < 0 ? -EIO : 0;
-	object =
-		json_pack("{s:s, s:o}", "id", sb->id, "clocks_ms", start_clocks_json(&vmm->clocks));
-	ret = object ? json_print(object) : -ENOMEM;
-	json_decref(object);
-	return ret;
-}
-
 static int want_paused(const struct sandbox *sb)
 {
 	if (!sb->pid && sb->state == SANDBOX_PAUSED)
@@ -193,8 +131,8 @@ static int want_paused(const struct sandbox *sb)
 	return -EINVAL;
 }
 
-static int resume_sandbox(const struct state *state, const char *prefix,
-			  const struct pause_opts *opts)
+static int resume_sandbox(const struct state *state, const char *prefix, const char *strategy,
+			  json_t **object)
 {
 	struct vmmproc vmm = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1};
 	struct sandbox sb;
@@ -204,55 +142,49 @@ static int resume_sandbox(const struct state *state, const char *prefix,
 	if (!ret)
 		ret = want_paused(&sb);
 	if (!ret) {
-		ret = resume_machine(state, &sb, opts->strategy, &vmm);
-		if (!ret)
-			ret = print_resume(&sb, &vmm, opts->json);
+		ret = resume_machine(state, &sb, strategy, &vmm);
+		if (!ret) {
+			*object = json_pack("{s:s, s:o}", "id", sb.id, "clocks_ms",
+					    start_clocks_json(&vmm.clocks));
+			ret = *object ? 0 : -ENOMEM;
+		}
 		vmmproc_release(&vmm);
 	}
 	sandbox_unlock(&sb);
 	return ret;
 }
 
-static int pause_or_resume(const struct optparse_command *command, int argc, char **argv)
+/** @strategy: with @resumes. */
+static int pause_or_resume(const char *prefix, bool resumes, const char *strategy, json_t **object)
 {
-	struct pause_opts opts = {0};
-	struct optparse_result result;
 	struct state state;
-	int status, all_fd, ret;
+	int all_fd, ret;
 
-	status = cli_parse(command, &opts, argc, argv, &result, CLI_USAGE);
-	if (status >= 0)
-		return status;
-	if (optparse_check_strategy(opts.strategy, &result)) {
-		log_err("%s", result.error);
-		return CLI_USAGE;
-	}
-	if (state_init(&state))
-		return CLI_FAILED;
+	ret = state_init(&state);
+	if (ret)
+		return ret;
 	/* A pause whose command was killed is finished first. */
-	if (command == &resume_command)
+	if (resumes)
 		sandbox_sweep(&state);
 	all_fd = sandbox_lock_all(&state, false);
 	if (all_fd < 0)
-		return CLI_FAILED;
-	if (command == &pause_command)
-		ret = pause_sandbox(&state, result.positional[0], opts.json);
+		return all_fd;
+	if (resumes)
+		ret = resume_sandbox(&state, prefix, strategy, object);
 	else
-		ret = resume_sandbox(&state, result.positional[0], &opts);
+		ret = pause_sandbox(&state, prefix, object);
 	fd_close(&all_fd);
 	/* A pause may have been the end of what the sandbox ran from before. */
 	sandbox_sweep(&state);
-	return ret || cli_flush() ? CLI_FAILED : CLI_OK;
+	return ret;
 }
 
-int pause_main(struct cli *cli, int argc, char **argv)
+int local_pause(const char *prefix, json_t **object)
 {
-	(void)cli;
-	return pause_or_resume(&pause_command, argc, argv);
+	return pause_or_resume(prefix, false, NULL, object);
 }
 
-int resume_main(struct cli *cli, int argc, char **argv)
+int local_resume(const char *prefix, const char *strategy, json_t **object)
 {
-	(void)cli;
-	return pause_or_resume(&resume_command, argc, argv);
+	return pause_or_resume(prefix, true, strategy, object);
 }

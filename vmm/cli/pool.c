@@ -7,7 +7,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/pool_internal.h"
 #include "vmm/util/log.h"
@@ -38,6 +38,12 @@ static int parse_idle(void *dest, const char *value, const char **why)
 	return optparse_duration(dest, value, why);
 }
 
+static int parse_jail(void *dest, const char *value, const char **why)
+{
+	*why = "expected full or no-cgroup";
+	return sandbox_jail_parse(value, dest) ? 0 : -EINVAL;
+}
+
 #define FIELD(field) offsetof(struct pool_opts, field)
 
 static const struct optparse_spec pool_specs[] = {
@@ -49,12 +55,15 @@ static const struct optparse_spec pool_specs[] = {
 	{"idle-timeout", 0, "TIME", parse_idle, FIELD(idle_ns),
 	 "keep only one when nothing was claimed for TIME (default\n5m; 0: never), until the next claim",
 	 NULL},
+	{"jail", 0, "full|no-cgroup", parse_jail, FIELD(jail),
+	 "as root: each machine in a jail of its own; no-cgroup: on\na host without cgroup v2",
+	 NULL},
 	{"status", 0, NULL, optparse_flag, FIELD(status), "ask the pool that runs how it is doing",
 	 NULL},
 	{"json", 0, NULL, optparse_flag, FIELD(json), "with --status: as JSON", NULL},
 };
 
-static const struct optparse_command pool_command = {
+const struct optparse_command pool_command = {
 	.usage = "thaw pool TEMPLATE [OPTION]...",
 	.summary = "Keep N machines of TEMPLATE ready; 'thaw run' takes one instead of making it.",
 	.details = "Runs until SIGTERM, SIGINT or SIGHUP, which end all machines that are not in "
@@ -204,6 +213,13 @@ int pool_main(struct cli *cli, int argc, char **argv)
 		log_err("--json goes with --status");
 		return CLI_USAGE;
 	}
+	if (pool.opts.jail && geteuid() != 0) {
+		log_err("--jail: only root can make a jail");
+		return CLI_USAGE;
+	}
+	/* Shells that are this process's children end unseen. */
+	if (pool.opts.jail)
+		(void)signal(SIGCHLD, SIG_IGN);
 	if (pool.opts.status)
 		return status(&pool.opts) ? CLI_FAILED : CLI_OK;
 	ncpus = sysconf(_SC_NPROCESSORS_ONLN);

@@ -4,6 +4,7 @@
 #define THAW_CLI_POOL_INTERNAL_H
 
 #include "vmm/cli/pool.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/cli/vmmproc.h"
 
 #define POOL_CLIENTS_MAX 16
@@ -14,6 +15,7 @@ struct pool_opts {
 	bool populate;
 	u64 idle_ns; /* 0: never shrink */
 	bool status, json;
+	enum sandbox_jail_kind jail;
 };
 
 /** A thaw-vmm that waits, or will. */
@@ -69,6 +71,11 @@ bool pool_template_changed(const struct pool *pool);
  * Return: 0 or -errno (logged): this pool can't go on.
  */
 int __must_check pool_fill(struct pool *pool, u64 now_ns);
+
+/** pool_jail_start() - one more shell, in a jail. Return: 0 or -errno (logged). pool_jail_sweep() -
+ * remove the cgroups of those that have ended. */
+int __must_check pool_jail_start(struct pool *pool);
+void pool_jail_sweep(const struct pool *pool);
 
 /** pool_shell_receive() - its channel has something. Return: 0, or -errno: it is gone, and
  * pool_shell_drop() is due. */

@@ -125,6 +125,14 @@ int pool_fill(struct pool *pool, u64 now_ns)
 
 	if (pool->nshells >= pool->target || now_ns < pool->refill_ns || now_ns < pool->retry_ns)
 		return 0;
+	if (pool->opts.jail) {
+		pool_jail_sweep(pool);
+		for (; pool->nshells < pool->target && under_way < pool->at_once; under_way++) {
+			if (pool_jail_start(pool))
+				return pool_failed(pool, now_ns);
+		}
+		return 0;
+	}
 	if (pool->zygote.ctl_fd < 0)
 		return zygote_start(pool) ? pool_failed(pool, now_ns) : 0;
 	if (!pool->zygote_ready)
@@ -259,6 +267,8 @@ void pool_end_all(struct pool *pool)
 			log_warn("a shell takes long to end");
 		fd_close(&gone[i].fd);
 	}
+	if (pool->opts.jail)
+		pool_jail_sweep(pool);
 	/* After them, so that it can reap them. */
 	pool_zygote_drop(pool);
 }

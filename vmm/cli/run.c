@@ -10,6 +10,9 @@
 // request that is too long for the mailbox goes the other way: this process makes the stream and
 // writes the request into it. From then on one poll(2) loop (exec.c) moves bytes.
 //
+// Where thawd listens, all of this is its work (run_thawd.c), unless an option was given that only
+// a machine of one's own can have.
+//
 // Where a pool of the template runs (thaw pool), a machine of it is taken over instead of made: one
 // message to the pool, one to the machine.
 //
@@ -30,7 +33,10 @@
 #include <unistd.h>
 
 #include "guest/module/thaw_uapi.h"
-#include "vmm/cli/cli.h"
+#include "vmm/cli/client.h"
+#include "vmm/cli/commands.h"
+#include "vmm/cli/exec_api.h"
+#include "vmm/cli/exec_cmd.h"
 #include "vmm/cli/exec_status.h"
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/kvmkind.h"
@@ -38,6 +44,7 @@
 #include "vmm/cli/run_opts.h"
 #include "vmm/cli/run_pool.h"
 #include "vmm/cli/state.h"
+#include "vmm/cli/tty.h"
 #include "vmm/cli/vmmproc.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/util/log.h"
@@ -55,6 +62,7 @@ struct run {
 	const char *strategy;
 	u64 deadline_ns; /* 0: none */
 	int lock_fd, stream_fd, signal_fd;
+	struct shim_exec_ext ext;
 	int request_fd; /* the request, for thaw-vmm to read; -1: too long for the mailbox */
 	struct exec_result result;
 	struct proc_counters counters;
@@ -127,16 +135,9 @@ static int watch_vmm(void *opaque)
 	return ret == -EPIPE ? 1 : ret;
 }
 
-static void fill_request(const struct run *run, struct exec_request *request)
+static void fill_request(struct run *run, struct exec_request *request, struct exec_io *io)
 {
-	*request = (struct exec_request){
-		.argv = run->opts.argv,
-		.env = run->opts.env.vars,
-		.cwd = run->opts.cwd,
-		.uid = run->opts.user.uid,
-		.gid = run->opts.user.gid,
-		.with_stdin = run->opts.with_stdin,
-	};
+	exec_prepare(&run->opts, run->cli->start_ns, false, request, &run->ext, io);
 }
 
 /**
@@ -146,11 +147,12 @@ static void fill_request(const struct run *run, struct exec_request *request)
 static int prepare_request(struct run *run)
 {
 	struct exec_request request;
+	struct exec_io io;
 	size_t len_bytes;
 	u8 *payload;
 	int ret;
 
-	fill_request(run, &request);
+	fill_request(run, &request, &io);
 	ret = exec_payload_build(&request, &payload, &len_bytes);
 	if (ret == -E2BIG)
 		log_err("the command and its environment are too long: at most %u KiB and %u words",
@@ -211,18 +213,12 @@ static int open_stream(struct run *run)
 
 static int run_command_in_guest(struct run *run)
 {
-	struct exec_io io = {
-		.stdin_fd = run->opts.with_stdin ? STDIN_FILENO : -1,
-		.stdout_fd = STDOUT_FILENO,
-		.stderr_fd = STDERR_FILENO,
-		.watch = watch_vmm,
-		.opaque = run,
-		.deadline_ns = run->deadline_ns,
-	};
 	struct exec_request request;
+	struct exec_io io;
 	int ret;
 
-	run->signal_fd = exec_open_signals();
+	fill_request(run, &request, &io);
+	run->signal_fd = exec_open_signals(io.tty);
 	if (run->signal_fd < 0)
 		return run->signal_fd;
 	ret = open_stream(run);
@@ -230,8 +226,13 @@ static int run_command_in_guest(struct run *run)
 		return MIN(ret, 0);
 	io.signal_fd = run->signal_fd;
 	io.watch_fd = run->vmm.ctl_fd;
-	fill_request(run, &request);
-	ret = exec_run(run->stream_fd, run->request_fd >= 0 ? NULL : &request, &io, &run->result);
+	io.watch = watch_vmm;
+	io.opaque = run;
+	ret = exec_begin_tty(&io);
+	if (!ret)
+		ret = exec_run(run->stream_fd, run->request_fd >= 0 ? NULL : &request, &io,
+			       &run->result);
+	tty_restore();
 	if (ret)
 		log_err("run: %s", strerror(-ret));
 	return ret;
@@ -264,12 +265,13 @@ static void explain_lost(struct run *run)
 static int conclude(struct run *run, int *signal_number)
 {
 	struct exec_request request;
+	struct exec_io io;
 
 	if (run->result.kind == EXEC_LOST)
 		explain_lost(run);
 	else if (run->result.kind == EXEC_TIMEOUT)
 		log_err("time-out: the sandbox was killed");
-	fill_request(run, &request);
+	fill_request(run, &request, &io);
 	return exec_exit_status(&request, &run->result, signal_number);
 }
 
@@ -365,6 +367,30 @@ static int parse_options(struct run *run, int argc, char **argv)
 	return cli_flush() ? CLI_RUN_FAILED : CLI_OK;
 }
 
+/** Return: exit status, or -1: it is to be done here. */
+static int try_thawd(struct run *run)
+{
+	const char *spec = spec_first_given(&run->opts.spec);
+	struct client client;
+	int ret, status;
+
+	if (run_local_option(&run->opts))
+		return -1;
+	ret = client_open(&client);
+	if (!ret) {
+		status = run_by_thawd(&client, &run->opts, run->cli->start_ns);
+		client_close(&client);
+		return status;
+	}
+	if (ret == -ENOENT && !spec && !(run->opts.detach && run->opts.remove))
+		return -1;
+	if (ret == -ENOENT)
+		log_err("option %s needs thawd, and none listens at %s: 'systemctl start thawd', or "
+			"run 'thawd' as root",
+			spec ? spec : "--rm", CLIENT_SOCKET);
+	return CLI_RUN_FAILED;
+}
+
 int run_main(struct cli *cli, int argc, char **argv)
 {
 	struct run run = {.cli = cli,
@@ -378,6 +404,9 @@ int run_main(struct cli *cli, int argc, char **argv)
 	int signal_number = 0, status;
 
 	status = parse_options(&run, argc, argv);
+	if (status >= 0)
+		goto out;
+	status = try_thawd(&run);
 	if (status >= 0)
 		goto out;
 	if (run.opts.detach) {

@@ -74,6 +74,7 @@ static int start(const struct state *state, const struct run_opts *opts, struct 
 	if (ret)
 		return ret;
 	sb->state = SANDBOX_RUNNING;
+	sb->jail = opts->jail;
 	snprintf(sb->template_name, sizeof(sb->template_name), "%s", opts->template_name);
 	snprintf(sb->snapshot, sizeof(sb->snapshot), "%s", opts->template_name);
 	snprintf(sb->hostname, sizeof(sb->hostname), "%s",

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/cli/commands.h"
 #include "vmm/snapshot/restore_opts.h"
 #include "vmm/util/util.h"
 
@@ -46,8 +47,7 @@ static int env_add(struct run_env *env, const char *name, size_t name_len, const
 	return ret;
 }
 
-/** NAME=VALUE, or NAME alone: its value here. A NAME that is not set here is not set there. */
-static int parse_env(void *dest, const char *value, const char **why)
+int optparse_env(void *dest, const char *value, const char **why)
 {
 	size_t name_len = strcspn(value, "=");
 	const char *here;
@@ -130,6 +130,12 @@ static int parse_threads(void *dest, const char *value, const char **why)
 	return parse_u64(value, 1, SNAP_THREADS_MAX, &threads);
 }
 
+static int parse_jail(void *dest, const char *value, const char **why)
+{
+	*why = "expected full or no-cgroup";
+	return sandbox_jail_parse(value, dest) ? 0 : -EINVAL;
+}
+
 static int parse_window(void *dest, const char *value, const char **why)
 {
 	u64 window_bytes;
@@ -145,7 +151,7 @@ static const struct optparse_spec run_specs[] = {
 	{"detach", 'd', NULL, optparse_flag, FIELD(detach),
 	 "start a sandbox that stays, print its id, and run CMD (if\nthere is one) in it without waiting for it",
 	 NULL},
-	{"env", 'e', "NAME=VALUE", parse_env, FIELD(env),
+	{"env", 'e', "NAME=VALUE", optparse_env, FIELD(env),
 	 "set a variable of the command; NAME alone passes on this\nprocess's value; may be repeated",
 	 NULL},
 	{"workdir", 'w', "DIR", parse_cwd, FIELD(cwd), "working directory in the guest (default /)",
@@ -154,8 +160,17 @@ static const struct optparse_spec run_specs[] = {
 	 "numeric user and group in the guest (default 0:0;\nGID defaults to UID)", NULL},
 	{"interactive", 'i', NULL, optparse_flag, FIELD(with_stdin),
 	 "pass stdin on; without it the command's is /dev/null", NULL},
+	{"tty", 't', NULL, optparse_flag, FIELD(tty),
+	 "give the command a terminal; with -i the one that thaw\nhas", NULL},
+	{"rm", 0, NULL, optparse_flag, FIELD(remove),
+	 "remove the sandbox when it stops; without -d and --name\nthat is so anyway", NULL},
+	{"local", 0, NULL, optparse_flag, FIELD(local), "do not ask thawd", NULL},
+	SPEC_ROWS(struct run_opts),
+	{"output", 'o', "json", optparse_json, FIELD(json), "with -d: the sandbox as JSON", NULL},
 	{"strategy", 0, "NAME", optparse_string, FIELD(strategy),
-	 "how guest memory comes back: see below", NULL},
+	 "how guest memory comes back: see below. This and what\nfollows, but for --timeout and "
+	 "--hostname, is done without\nthawd",
+	 NULL},
 	{"populate", 0, "WHAT", parse_populate, FIELD(populate),
 	 "of the pages a first command needs, ahead: off, read,\nwrite or both (default: the "
 	 "strategy's habit)",
@@ -168,6 +183,10 @@ static const struct optparse_spec run_specs[] = {
 	 NULL},
 	{"fault-window", 0, "SIZE", parse_window, FIELD(fault_window),
 	 "with --strategy uffd: brought at a page fault, 4K to 2M", NULL},
+	{"jail", 0, "full|no-cgroup", parse_jail, FIELD(jail),
+	 "with -d, as root: in a jail, as thawd's sandboxes are;\nno-cgroup: on a host without "
+	 "cgroup v2",
+	 NULL},
 	{"no-pool", 0, NULL, optparse_flag, FIELD(no_pool),
 	 "do not take a machine of the template's pool", NULL},
 	{"json", 0, "FILE", optparse_string, FIELD(json_path),
@@ -181,7 +200,7 @@ static const struct optparse_spec run_specs[] = {
 };
 
 const struct optparse_command run_command = {
-	.usage = "thaw run TEMPLATE [OPTION]... -- CMD [ARG]...",
+	.usage = "thaw run TEMPLATE [OPTION]... [--] CMD [ARG]...",
 	.summary =
 		"Restore a sandbox from TEMPLATE, run CMD in it, pass its output through, and remove "
 		"the sandbox.",
@@ -190,7 +209,8 @@ const struct optparse_command run_command = {
 		"127 not\nfound, 128+n ended by signal n. SIGINT, SIGTERM, SIGHUP and SIGQUIT are "
 		"passed on to the command.\nThe environment is HOME, LANG=C.UTF-8, a default PATH and "
 		"what -e gives; nothing else is passed on.\n"
-		"With -d CMD may be left out, and 'thaw exec' runs commands in the sandbox.",
+		"With -d CMD may be left out, and 'thaw exec' runs commands in the sandbox.\n"
+		"Where thawd listens, the sandbox is one of its; --name and -d make one that stays.",
 	.specs = run_specs,
 	.nspecs = ARRAY_SIZE(run_specs),
 	.positional_min = 1,
@@ -198,12 +218,16 @@ const struct optparse_command run_command = {
 	.positional_name = "TEMPLATE",
 	.takes_command = true,
 	.command_optional = true,
+	.completes = "template",
 };
 
 static const struct optparse_spec exec_specs[] = {
 	{"detach", 'd', NULL, optparse_flag, FIELD(detach),
-	 "do not wait for CMD: it goes on with /dev/null for stdin,\nstdout and stderr", NULL},
-	{"env", 'e', "NAME=VALUE", parse_env, FIELD(env),
+	 "do not wait for CMD; thawd keeps its output for 'thaw logs'\nand prints its id, without thawd it is dropped",
+	 NULL},
+	{"tty", 't', NULL, optparse_flag, FIELD(tty),
+	 "give CMD a terminal; with -i the one that thaw has", NULL},
+	{"env", 'e', "NAME=VALUE", optparse_env, FIELD(env),
 	 "set a variable of the command; NAME alone passes on this\nprocess's value; may be repeated",
 	 NULL},
 	{"workdir", 'w', "DIR", parse_cwd, FIELD(cwd), "working directory in the guest (default /)",
@@ -212,37 +236,42 @@ static const struct optparse_spec exec_specs[] = {
 	 "numeric user and group in the guest (default 0:0;\nGID defaults to UID)", NULL},
 	{"interactive", 'i', NULL, optparse_flag, FIELD(with_stdin),
 	 "pass stdin on; without it the command's is /dev/null", NULL},
+	{"output", 'o', "json", optparse_json, FIELD(json), "with -d: the command as JSON", NULL},
 	{"timeout", 0, "TIME", optparse_duration, FIELD(timeout_ns),
 	 "kill CMD after TIME (30, 1.5s, 250ms, 2m, 1h) and exit\nwith 124", NULL},
 };
 
 const struct optparse_command exec_command = {
-	.usage = "thaw exec ID [OPTION]... -- CMD [ARG]...",
-	.summary = "Run CMD in sandbox ID (or the start of its id) and pass its output through.",
+	.usage = "thaw exec NAME [OPTION]... [--] CMD [ARG]...",
+	.summary = "Run CMD in sandbox NAME (or the start of it) and pass its output through.",
 	.details =
 		"Exit status: the command's; 124 time-out, 125 thaw's own error, 126 not executable, "
 		"127 not\nfound, 128+n ended by signal n. SIGINT, SIGTERM, SIGHUP and SIGQUIT are "
 		"passed on to the command.\nWhen CMD ends, or this process does, everything that CMD "
-		"started ends; with -d only the former.",
+		"started ends; with -d only the former.\nOn a terminal (-it) ctrl-p ctrl-q leaves "
+		"CMD running: 'thaw attach --exec' comes back to it.",
 	.specs = exec_specs,
 	.nspecs = ARRAY_SIZE(exec_specs),
 	.positional_min = 1,
 	.positional_max = 1,
-	.positional_name = "ID",
+	.positional_name = "NAME",
 	.takes_command = true,
+	.completes = "sandbox",
 };
 
 /** Values a script may take for granted, unless -e gave them. */
 static int env_defaults(struct run_opts *opts)
 {
 	struct run_env given = opts->env;
-	const char *home = opts->user.uid == 0 ? "/root" : "/";
+	const char *home = opts->user.uid == 0 ? "/root" : "/", *term = getenv("TERM");
 	int ret;
 
 	opts->env = (struct run_env){0};
 	ret = env_add(&opts->env, "HOME", strlen("HOME"), home);
 	if (!ret)
 		ret = env_add(&opts->env, "LANG", strlen("LANG"), "C.UTF-8");
+	if (!ret && opts->tty)
+		ret = env_add(&opts->env, "TERM", strlen("TERM"), term ? term : "xterm");
 	for (size_t i = 0; i < given.count; i++) {
 		int set = ret ? ret : env_set(&opts->env, given.vars[i]);
 
@@ -260,15 +289,21 @@ static const char *detach_conflict(const struct run_opts *opts)
 {
 	if (opts->with_stdin)
 		return "-i";
+	if (opts->tty)
+		return "-t";
 	if (opts->json_path)
 		return "--json";
-	return opts->timeout_ns ? "--timeout" : NULL;
+	return opts->timeout_ns && opts->is_run ? "--timeout" : NULL;
 }
 
 static int check_detach(const struct run_opts *opts, struct optparse_result *result)
 {
 	const char *conflict = opts->detach ? detach_conflict(opts) : NULL;
 
+	if (opts->jail && !opts->detach) {
+		snprintf(result->error, sizeof(result->error), "option --jail: needs --detach");
+		return -EINVAL;
+	}
 	if (!opts->detach && !result->command_argc) {
 		snprintf(result->error, sizeof(result->error), "the command is missing: usage: %s",
 			 run_command.usage);
@@ -278,6 +313,21 @@ static int check_detach(const struct run_opts *opts, struct optparse_result *res
 		return 0;
 	snprintf(result->error, sizeof(result->error), "option %s: can't be combined with --detach",
 		 conflict);
+	return -EINVAL;
+}
+
+static int check_local(const struct run_opts *opts, struct optparse_result *result)
+{
+	const char *local = run_local_option(opts), *spec = spec_first_given(&opts->spec);
+
+	if (opts->json && !opts->detach) {
+		snprintf(result->error, sizeof(result->error), "option --output: needs --detach");
+		return -EINVAL;
+	}
+	if (!local || !spec)
+		return 0;
+	snprintf(result->error, sizeof(result->error),
+		 "option %s: is for sandboxes of thawd, and %s is done without it", spec, local);
 	return -EINVAL;
 }
 
@@ -301,6 +351,7 @@ int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse
 	int ret;
 
 	*opts = (struct run_opts){0};
+	opts->is_run = true;
 	ret = optparse(&run_command, opts, argc, argv, result);
 	if (ret || result->help)
 		return ret;
@@ -313,6 +364,10 @@ int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse
 		return -EINVAL;
 	}
 	ret = optparse_check_strategy(opts->strategy, result);
+	if (!ret)
+		ret = spec_check(&opts->spec, NULL, result);
+	if (!ret)
+		ret = check_local(opts, result);
 	if (ret)
 		return ret;
 	if (opts->fault_window && (!opts->strategy || strcmp(opts->strategy, "uffd") != 0)) {
@@ -324,12 +379,36 @@ int run_opts_parse(struct run_opts *opts, int argc, char **argv, struct optparse
 	return env_defaults(opts);
 }
 
+void run_env_free(struct run_env *env)
+{
+	for (size_t i = 0; i < env->count; i++)
+		free(env->vars[i]);
+	free(env->vars);
+	*env = (struct run_env){0};
+}
+
 void run_opts_free(struct run_opts *opts)
 {
-	for (size_t i = 0; i < opts->env.count; i++)
-		free(opts->env.vars[i]);
-	free(opts->env.vars);
-	opts->env = (struct run_env){0};
+	run_env_free(&opts->env);
+}
+
+const char *run_local_option(const struct run_opts *opts)
+{
+	const struct {
+		bool given;
+		const char *name;
+	} options[] = {{opts->local, "--local"},	 {opts->jail != 0, "--jail"},
+		       {opts->strategy, "--strategy"},	 {opts->populate, "--populate"},
+		       {opts->prefault, "--prefault"},	 {opts->huge, "--huge"},
+		       {opts->threads, "--threads"},	 {opts->fault_window, "--fault-window"},
+		       {opts->no_pool, "--no-pool"},	 {opts->json_path, "--json"},
+		       {opts->console_path, "--console"}};
+
+	for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+		if (options[i].given)
+			return options[i].name;
+	}
+	return NULL;
 }
 
 size_t run_restore_words(const struct run_opts *opts, const char **argv)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "vmm/cli/json_out.h"
+#include "vmm/cli/sandbox_jail.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -26,6 +27,19 @@ static const char *const state_names[] = {
 	[SANDBOX_RUNNING] = "running",	 [SANDBOX_PAUSING] = "pausing", [SANDBOX_PAUSED] = "paused",
 	[SANDBOX_RESUMING] = "resuming", [SANDBOX_DEAD] = "dead",
 };
+
+static const char *const jail_names[] = {"", "full", "no-cgroup"};
+
+bool sandbox_jail_parse(const char *text, enum sandbox_jail_kind *out)
+{
+	for (size_t i = 1; i < ARRAY_SIZE(jail_names); i++) {
+		if (!strcmp(text, jail_names[i])) {
+			*out = (enum sandbox_jail_kind)i;
+			return true;
+		}
+	}
+	return false;
+}
 
 const char *sandbox_state_name(enum sandbox_state state)
 {
@@ -151,10 +165,11 @@ int sandbox_save(const struct state *state, const struct sandbox *sb)
 	json_t *meta;
 	int ret;
 
-	meta = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "id", sb->id, "state",
-			 state_names[sb->state], "template", sb->template_name, "snapshot",
+	meta = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "id", sb->id,
+			 "state", state_names[sb->state], "template", sb->template_name, "snapshot",
 			 sb->snapshot, "next", sb->next, "parent", sb->parent, "hostname",
-			 sb->hostname, "created", sb->created, "owner", sb->thawd ? "thawd" : "");
+			 sb->hostname, "created", sb->created, "owner", sb->thawd ? "thawd" : "",
+			 "jail", jail_names[sb->jail]);
 	sandbox_path(state, sb->id, "meta.json", path);
 	if (!meta) {
 		log_err("%s: out of memory", path);
@@ -275,7 +290,7 @@ static void take(char *out, size_t len_bytes, const json_t *meta, const char *ke
 /** What a file says may have been written by half, or by another version: it is checked. */
 static int parse_meta(const json_t *meta, struct sandbox *sb)
 {
-	char text[16], owner[16];
+	char text[16], owner[16], jail[16];
 
 	take(text, sizeof(text), meta, "state");
 	take(sb->template_name, sizeof(sb->template_name), meta, "template");
@@ -286,6 +301,8 @@ static int parse_meta(const json_t *meta, struct sandbox *sb)
 	take(sb->created, sizeof(sb->created), meta, "created");
 	take(owner, sizeof(owner), meta, "owner");
 	sb->thawd = !strcmp(owner, "thawd");
+	take(jail, sizeof(jail), meta, "jail");
+	(void)!sandbox_jail_parse(jail, &sb->jail);
 	if (!state_name_ok(sb->template_name) || !state_name_ok(sb->snapshot) ||
 	    (sb->next[0] && !sandbox_is_snap(sb->next)) || (sb->parent[0] && !is_id(sb->parent)))
 		return -EINVAL;
@@ -461,6 +478,7 @@ int sandbox_remove(const struct state *state, struct sandbox *sb)
 	char path[PATH_MAX];
 	int fd, ret;
 
+	sandbox_cell_remove(state, sb->id);
 	state_path(state, "run", NULL, NULL, path);
 	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	ret = fd < 0 ? -errno : state_remove_flat(fd, sb->id, false);

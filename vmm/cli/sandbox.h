@@ -26,6 +26,7 @@
 
 #include "vmm/cli/state.h"
 #include "vmm/cli/vmmproc.h"
+#include "vmm/jail/jail.h"
 
 #define SANDBOX_ID_CHARS    12
 #define SANDBOX_SNAP_PREFIX "snap."
@@ -39,6 +40,12 @@ enum sandbox_state {
 	SANDBOX_DEAD,	  /* never written: running by its file, but the VMM is gone */
 };
 
+enum sandbox_jail_kind {
+	SANDBOX_JAIL_NONE,
+	SANDBOX_JAIL_FULL,
+	SANDBOX_JAIL_NO_CGROUP, /* where the host has no cgroup v2 */
+};
+
 struct sandbox {
 	char id[SANDBOX_ID_CHARS + 1];
 	enum sandbox_state state;
@@ -47,13 +54,17 @@ struct sandbox {
 	char next[STATE_NAME_MAX + 1];		/* while it is pausing */
 	char parent[SANDBOX_ID_CHARS + 1];	/* the sandbox it was forked from, or "" */
 	char hostname[64];
-	char created[32]; /* UTC, RFC 3339 */
-	bool thawd;	  /* belongs to thawd */
-	pid_t pid;	  /* of its thaw-vmm, if that lives, else 0 */
-	int lock_fd;	  /* of its folder; -1: not locked */
+	char created[32];	     /* UTC, RFC 3339 */
+	bool thawd;		     /* belongs to thawd */
+	enum sandbox_jail_kind jail; /* of its machine, now and after a resume */
+	pid_t pid;		     /* of its thaw-vmm, if that lives, else 0 */
+	int lock_fd;		     /* of its folder; -1: not locked */
 };
 
 const char *sandbox_state_name(enum sandbox_state state);
+
+/** sandbox_jail_parse() - "full" or "no-cgroup". Return: false if @text is neither. */
+bool sandbox_jail_parse(const char *text, enum sandbox_jail_kind *out);
 
 /** sandbox_path() - "ROOT/run/ID/@file" into @out. */
 void sandbox_path(const struct state *state, const char *id, const char *file, char out[PATH_MAX]);
@@ -123,8 +134,8 @@ bool sandbox_kept(const struct state *state, const char *name);
 
 /** sandbox_sweep() - remove what no one needs any more: entries of dead machines, snapshots, halves
  * of an interrupted step. Nothing happens while sandboxes are being made or changed. What can't be
- * removed is logged. */
-void sandbox_sweep(const struct state *state);
+ * removed is logged. Return: false: that was so. */
+bool sandbox_sweep(const struct state *state);
 
 /** sandbox_settled() - of a machine that lives: does its guest run, and will it go on? One that
  * serves a new owner has given up what the last one asked for. */
@@ -134,11 +145,22 @@ bool sandbox_settled(const struct state *state, const char *id);
  * it was killed right after. The listener says who it is. */
 void sandbox_end_stray(const struct state *state, const char *id);
 
+/** The jail of a sandbox's machine. */
+struct sandbox_jail {
+	struct jail_config config;
+	struct jail_limits limits; /* all 0: what its snapshot's sizes call for */
+};
+
 /** How a sandbox is restored. */
 struct sandbox_opts {
 	const char *strategy;	  /* NULL: the default */
 	const char *const *words; /* more options of `thaw-vmm restore`, NULL-terminated; or NULL */
 	const char *console_path;
+	/* NULL: the default one of the kind @sb->jail. Its cgroup is named by the sandbox's id */
+	const struct sandbox_jail *jail;
+	bool wait; /* do all but run: vmm->waiting comes, then vmmproc_begin() is due. Until then it
+		      ends with this process */
+	u64 hard_timeout_ms; /* without @wait; 0: none */
 };
 
 /** sandbox_start() - start its thaw-vmm from sb->snapshot. @vmm: vmmproc_release() leaves it alone,

@@ -14,6 +14,7 @@
 
 #include "vmm/cli/exec.h"
 #include "vmm/cli/sandbox.h"
+#include "vmm/cli/sandbox_jail.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/util/log.h"
 #include "vmm/util/usock.h"
@@ -26,12 +27,14 @@
 #define LAST_WORDS_MS 5000
 
 struct start_words {
-	const char *argv[40];
+	const char *argv[48];
+	char deadline[24];
 	char folder[PATH_MAX], scratch[PATH_MAX], ctl[PATH_MAX], vsock[PATH_MAX];
 };
 
 static void make_words(const struct state *state, const struct sandbox *sb,
-		       const struct sandbox_opts *opts, struct start_words *words)
+		       const struct sandbox_opts *opts, const struct sandbox_cell *cell,
+		       struct start_words *words)
 {
 	const char *const *more = opts->words;
 	size_t n = 0;
@@ -53,8 +56,20 @@ static void make_words(const struct state *state, const struct sandbox *sb,
 	words->argv[n++] = words->ctl;
 	words->argv[n++] = "--vsock";
 	words->argv[n++] = words->vsock;
-	words->argv[n++] = "--hostname";
-	words->argv[n++] = sb->hostname;
+	if (opts->wait) {
+		words->argv[n++] = "--wait";
+	} else {
+		words->argv[n++] = "--hostname";
+		words->argv[n++] = sb->hostname;
+	}
+	if (opts->hard_timeout_ms) {
+		snprintf(words->deadline, sizeof(words->deadline), "%llu",
+			 (unsigned long long)opts->hard_timeout_ms);
+		words->argv[n++] = "--hard-timeout";
+		words->argv[n++] = words->deadline;
+	}
+	if (cell)
+		n += sandbox_cell_words(cell, words->argv + n);
 	if (opts->console_path) {
 		words->argv[n++] = "--console";
 		words->argv[n++] = opts->console_path;
@@ -66,8 +81,10 @@ static void make_words(const struct state *state, const struct sandbox *sb,
 	words->argv[n] = NULL;
 }
 
-int sandbox_start(const struct state *state, struct sandbox *sb, const struct sandbox_opts *opts,
-		  struct vmmproc *vmm)
+/** @cell: NULL: no jail. */
+static int start_machine(const struct state *state, struct sandbox *sb,
+			 const struct sandbox_opts *opts, const struct sandbox_cell *cell,
+			 struct vmmproc *vmm)
 {
 	struct vmmproc_opts vmm_opts = {.output_fd = -1, .log_fd = -1, .file_fd = -1};
 	struct start_words words;
@@ -77,7 +94,7 @@ int sandbox_start(const struct state *state, struct sandbox *sb, const struct sa
 	ret = state_make_scratch(state);
 	if (ret)
 		return ret;
-	make_words(state, sb, opts, &words);
+	make_words(state, sb, opts, cell, &words);
 	/* The longer one of the two. */
 	if (strlen(words.vsock) > USOCK_PATH_MAX) {
 		log_err("%s: too long for a socket, which has at most %d bytes: THAW_STATE has to be shorter",
@@ -95,12 +112,32 @@ int sandbox_start(const struct state *state, struct sandbox *sb, const struct sa
 		return ret;
 	}
 	vmm_opts.argv = words.argv;
+	vmm_opts.jail = cell ? &cell->jail : NULL;
 	ret = vmmproc_start(vmm, &vmm_opts);
 	fd_close(&vmm_opts.log_fd);
 	if (!ret)
 		ret = sandbox_save_pid(state, sb, vmm->pid);
 	/* It has ended already; sandbox_wait_resumed() knows to say why. */
 	return ret == -ESRCH ? 0 : ret;
+}
+
+int sandbox_start(const struct state *state, struct sandbox *sb, const struct sandbox_opts *opts,
+		  struct vmmproc *vmm)
+{
+	struct sandbox_jail usual = {.limits = {0}};
+	struct sandbox_cell cell;
+	int ret;
+
+	if (!opts->jail && sb->jail == SANDBOX_JAIL_NONE)
+		return start_machine(state, sb, opts, NULL, vmm);
+	jail_config_default(&usual.config);
+	usual.config.require_cgroup = sb->jail != SANDBOX_JAIL_NO_CGROUP;
+	ret = sandbox_cell_make(state, sb, opts->jail ? opts->jail : &usual, &cell);
+	if (!ret)
+		ret = start_machine(state, sb, opts, &cell, vmm);
+	/* The machine has its uid from now on. */
+	sandbox_cell_close(&cell);
+	return ret;
 }
 
 void sandbox_last_words(const struct state *state, const struct sandbox *sb, char *out,
@@ -259,22 +296,19 @@ static int snapshot_failed(const struct state *state, const struct sandbox *sb, 
 	return ret;
 }
 
-int sandbox_snapshot(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
-		     bool ends, const char name[STATE_NAME_MAX + 1])
+/** Have it written, into @stage or, without one, beside its parent. Return: 0 or -errno (logged).
+ */
+static int write_snapshot(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
+			  bool ends, const char *name, const struct sandbox_stage *stage,
+			  u64 deadline_ns)
 {
-	const u64 deadline_ns = clock_now_ns() + CHECKPOINT_NS;
-	char path[PATH_MAX];
-	int folder_fd, fd, ret;
+	const u32 flags = (ends ? CTL_SNAPSHOT_EXIT : 0) | (stage->uid ? CTL_SNAPSHOT_INTO : 0);
+	int fd = sandbox_stage_fd(stage), ret;
 
-	state_path(state, "templates", NULL, NULL, path);
-	folder_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (folder_fd < 0) {
-		ret = -errno;
-		log_err("%s: %s", path, strerror(-ret));
-		return ret;
-	}
-	ret = vmmproc_snapshot(vmm, folder_fd, name, ends ? CTL_SNAPSHOT_EXIT : 0, deadline_ns);
-	fd_close(&folder_fd);
+	if (fd < 0)
+		return fd;
+	ret = vmmproc_snapshot(vmm, fd, name, flags, stage->base_inode, deadline_ns);
+	fd_close(&fd);
 	if (ret)
 		return snapshot_failed(state, sb, vmm, ret);
 	fd = vmmproc_connect(vmm, SHIM_PORT);
@@ -289,4 +323,20 @@ int sandbox_snapshot(const struct state *state, const struct sandbox *sb, struct
 	if (!ret)
 		ret = vmm->snapshot_error;
 	return ret ? snapshot_failed(state, sb, vmm, ret) : 0;
+}
+
+int sandbox_snapshot(const struct state *state, const struct sandbox *sb, struct vmmproc *vmm,
+		     bool ends, const char name[STATE_NAME_MAX + 1])
+{
+	const u64 deadline_ns = clock_now_ns() + CHECKPOINT_NS;
+	struct sandbox_stage stage;
+	int ret;
+
+	ret = sandbox_stage_make(state, sb, vmm->pid, name, &stage);
+	if (!ret)
+		ret = write_snapshot(state, sb, vmm, ends, name, &stage, deadline_ns);
+	if (!ret && stage.uid)
+		ret = sandbox_stage_publish(state, &stage, ends);
+	sandbox_stage_drop(&stage);
+	return ret;
 }

@@ -22,6 +22,7 @@
 
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/sandbox.h"
+#include "vmm/cli/sandbox_jail.h"
 #include "vmm/util/log.h"
 #include "vmm/util/usock.h"
 #include "vmm/util/util.h"
@@ -98,7 +99,8 @@ static void sweep_sandbox(const struct state *state, const char *id)
 		sb.state = SANDBOX_RUNNING;
 		sb.next[0] = '\0';
 		ret = sandbox_save(state, &sb);
-	} else if (!ret && sb.state == SANDBOX_PAUSING && snapshot_there(state, sb.next)) {
+	} else if (!ret && sb.state == SANDBOX_PAUSING &&
+		   (snapshot_there(state, sb.next) || !sandbox_stage_recover(state, &sb))) {
 		sb.state = SANDBOX_PAUSED;
 		memcpy(sb.snapshot, sb.next, sizeof(sb.snapshot));
 		sb.next[0] = '\0';
@@ -207,24 +209,28 @@ static void sweep_snapshots(const struct state *state, const struct sandbox_ids 
 }
 
 /** Folders of snapshots whose machine was killed while it wrote them. */
-static void sweep_halves(const struct state *state)
+static void sweep_halves(const struct state *state, const struct sandbox_ids *ids)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], name[SANDBOX_SNAP_CHARS + 1];
 	struct dirent *entry;
 	DIR *dir;
 
 	state_path(state, "templates", NULL, NULL, path);
 	dir = opendir(path);
 	while (dir && (entry = readdir(dir))) {
-		if (!strncmp(entry->d_name, "." SANDBOX_SNAP_PREFIX,
-			     sizeof("." SANDBOX_SNAP_PREFIX) - 1))
+		if (strncmp(entry->d_name, "." SANDBOX_SNAP_PREFIX,
+			    sizeof("." SANDBOX_SNAP_PREFIX) - 1))
+			continue;
+		/* What one is being paused into may be all that is left of it. */
+		snprintf(name, sizeof(name), "%s", entry->d_name + 1);
+		if (!snapshot_wanted(state, ids, name))
 			(void)!state_remove_flat(dirfd(dir), entry->d_name, true);
 	}
 	if (dir)
 		closedir(dir);
 }
 
-void sandbox_sweep(const struct state *state)
+bool sandbox_sweep(const struct state *state)
 {
 	struct sandbox_ids ids;
 	char path[PATH_MAX];
@@ -233,16 +239,17 @@ void sandbox_sweep(const struct state *state)
 
 	state_path(state, "run", NULL, NULL, path);
 	if (lstat(path, &st) < 0)
-		return;
+		return true;
 	lock_fd = sandbox_lock_all(state, true);
 	if (lock_fd < 0)
-		return;
+		return false;
 	if (!sandbox_list(state, &ids)) {
 		for (size_t i = 0; i < ids.count; i++)
 			sweep_sandbox(state, ids.ids[i]);
-		sweep_halves(state);
+		sweep_halves(state, &ids);
 		sweep_snapshots(state, &ids);
 	}
 	free(ids.ids);
 	fd_close(&lock_fd);
+	return true;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/hot_show.h"
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/lineage.h"
@@ -28,14 +28,14 @@ static const struct optparse_spec json_specs[] = {
 	{"json", 0, NULL, optparse_flag, offsetof(struct template_opts, json), "as JSON", NULL},
 };
 
-static const struct optparse_command list_command = {
+const struct optparse_command template_list_command = {
 	.usage = "thaw template ls [--json]",
 	.summary = "List the templates.",
 	.specs = json_specs,
 	.nspecs = ARRAY_SIZE(json_specs),
 };
 
-static const struct optparse_command inspect_command = {
+const struct optparse_command template_inspect_command = {
 	.usage = "thaw template inspect NAME [--json]",
 	.summary = "Show what template NAME is: its manifest, its place, its size and its hot set.",
 	.specs = json_specs,
@@ -45,7 +45,7 @@ static const struct optparse_command inspect_command = {
 	.positional_name = "NAME",
 };
 
-static const struct optparse_command remove_command = {
+const struct optparse_command template_remove_command = {
 	.usage = "thaw template rm NAME...",
 	.summary = "Remove templates. One that a sandbox runs from is not removed.",
 	.positional_min = 1,
@@ -53,7 +53,7 @@ static const struct optparse_command remove_command = {
 	.positional_name = "NAME",
 };
 
-static const struct optparse_command verify_command = {
+const struct optparse_command template_verify_command = {
 	.usage = "thaw template verify NAME",
 	.summary =
 		"Read all of template NAME and compare it with its digests. A run checks only the small files.",
@@ -225,7 +225,7 @@ int template_list_main(struct cli *cli, int argc, char **argv)
 	int status, ret;
 
 	(void)cli;
-	status = cli_parse(&list_command, &opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_list_command, &opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
 	if (state_init(&state))
@@ -313,7 +313,7 @@ int template_inspect_main(struct cli *cli, int argc, char **argv)
 	int status;
 
 	(void)cli;
-	status = cli_parse(&inspect_command, &opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_inspect_command, &opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
 	status = take_name(&result, 0, &name);
@@ -412,7 +412,7 @@ int template_remove_main(struct cli *cli, int argc, char **argv)
 	int status;
 
 	(void)cli;
-	status = cli_parse(&remove_command, &opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_remove_command, &opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
 	/* All names first: a mistyped one must not stop half way. */
@@ -438,7 +438,7 @@ int template_verify_main(struct cli *cli, int argc, char **argv)
 	int lock_fd, status;
 
 	(void)cli;
-	status = cli_parse(&verify_command, &opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_verify_command, &opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		return status;
 	status = take_name(&result, 0, &name);
@@ -465,21 +465,28 @@ int template_verify_main(struct cli *cli, int argc, char **argv)
 	return cli_flush() ? CLI_FAILED : status;
 }
 
-static const struct cli_command template_commands[] = {
-	{"build", "boot a guest, warm it up, keep a snapshot of it", template_build_main},
-	{"ls", "list the templates", template_list_main},
-	{"inspect", "show what a template is", template_inspect_main},
-	{"verify", "read all of a template and compare it with its digests", template_verify_main},
-	{"flatten", "make a template whole that is kept as a difference", template_flatten_main},
-	{"record", "record the hot set again", template_record_main},
-	{"rm", "remove templates", template_remove_main},
-	{"export", "write a template as one compressed file", template_export_main},
-	{"import", "make a template of an exported one", template_import_main},
-	{"pack", "add what strategy pack reads to a template", template_pack_main},
+const struct cli_command template_commands[TEMPLATE_COMMANDS] = {
+	CLI_COMMAND("build", "boot a guest, warm it up, keep a snapshot of it", template_build_main,
+		    &template_build_command),
+	CLI_COMMAND("ls", "list the templates", template_list_main, &template_list_command),
+	CLI_COMMAND("inspect", "show what a template is", template_inspect_main,
+		    &template_inspect_command),
+	CLI_COMMAND("verify", "read all of a template and compare it with its digests",
+		    template_verify_main, &template_verify_command),
+	CLI_COMMAND("flatten", "make a template whole that is kept as a difference",
+		    template_flatten_main, &template_flatten_command),
+	CLI_COMMAND("record", "record the hot set again", template_record_main,
+		    &template_record_command),
+	CLI_COMMAND("rm", "remove templates", template_remove_main, &template_remove_command),
+	CLI_COMMAND("export", "write a template as one compressed file", template_export_main,
+		    &template_export_command),
+	CLI_COMMAND("import", "make a template of an exported one", template_import_main,
+		    &template_import_command),
+	CLI_COMMAND("pack", "add what strategy pack reads to a template", template_pack_main,
+		    &template_pack_command),
 };
 
 int template_main(struct cli *cli, int argc, char **argv)
 {
-	return cli_dispatch(cli, "thaw template", template_commands, ARRAY_SIZE(template_commands),
-			    argc, argv);
+	return cli_dispatch(cli, "thaw template", template_commands, TEMPLATE_COMMANDS, argc, argv);
 }

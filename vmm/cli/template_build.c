@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/hot_options.h"
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
@@ -65,7 +65,7 @@ static const struct optparse_spec build_specs[] = {
 	 "give up after TIME (default 10m)", NULL},
 };
 
-static const struct optparse_command build_command = {
+const struct optparse_command template_build_command = {
 	.usage = "thaw template build NAME [OPTION]...",
 	.summary = "Boot a guest, warm it up and keep a snapshot of it as template NAME.",
 	.details = "The log of the build is logs/NAME.log in the state folder.",
@@ -283,7 +283,7 @@ int template_build_main(struct cli *cli, int argc, char **argv)
 	int status, ret;
 
 	build_init(&build, cli->start_ns, BUILD_TIMEOUT_NS);
-	status = cli_parse(&build_command, &build.opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_build_command, &build.opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		goto out;
 	status = CLI_USAGE;

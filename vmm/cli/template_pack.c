@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/lineage.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/progress.h"
@@ -71,7 +71,7 @@ static const struct optparse_spec import_specs[] = {
 	 "decompress on N CPUs (default: all)", NULL},
 };
 
-static const struct optparse_command export_command = {
+const struct optparse_command template_export_command = {
 	.usage = "thaw template export NAME FILE|- [OPTION]...",
 	.summary = "Write template NAME as one compressed file, or to standard output.",
 	.specs = export_specs,
@@ -81,7 +81,7 @@ static const struct optparse_command export_command = {
 	.positional_name = "NAME and FILE",
 };
 
-static const struct optparse_command import_command = {
+const struct optparse_command template_import_command = {
 	.usage = "thaw template import [NAME] FILE|- [OPTION]...",
 	.summary = "Make a template of an exported one, from a file or from standard input.\n"
 		   "All of it is checked before the template appears.",
@@ -272,7 +272,7 @@ int template_export_main(struct cli *cli, int argc, char **argv)
 	struct snap snap;
 	int status, ret;
 
-	status = take_args(&cmd, &export_command, argc, argv);
+	status = take_args(&cmd, &template_export_command, argc, argv);
 	if (status >= 0)
 		return status;
 	cmd.lock_fd = state_lock_template(&cmd.state, cmd.name, false);
@@ -361,7 +361,7 @@ int template_import_main(struct cli *cli, int argc, char **argv)
 	struct pack_stats stats;
 	int status, ret;
 
-	status = take_args(&cmd, &import_command, argc, argv);
+	status = take_args(&cmd, &template_import_command, argc, argv);
 	if (status >= 0)
 		return status;
 	if (state_make(&cmd.state))
@@ -391,7 +391,7 @@ static const struct optparse_spec pack_specs[] = {
 	 "compress on N CPUs (default: all)", NULL},
 };
 
-static const struct optparse_command pack_command = {
+const struct optparse_command template_pack_command = {
 	.usage = "thaw template pack NAME [OPTION]...",
 	.summary =
 		"Keep the memory of template NAME compressed as well, for 'thaw run --strategy pack'.",
@@ -443,7 +443,7 @@ int template_pack_main(struct cli *cli, int argc, char **argv)
 	const char *why;
 	int status, ret;
 
-	status = take_args(&cmd, &pack_command, argc, argv);
+	status = take_args(&cmd, &template_pack_command, argc, argv);
 	if (status >= 0)
 		return status;
 	if (optparse_name(&cmd.name, cmd.file, &why)) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "vmm/cli/cli.h"
+#include "vmm/cli/commands.h"
 #include "vmm/cli/hot_options.h"
 #include "vmm/cli/optparse.h"
 #include "vmm/cli/template_build.h"
@@ -27,7 +27,7 @@ static const struct optparse_spec record_specs[] = {
 	 "give up after TIME (default 10m)", NULL},
 };
 
-static const struct optparse_command record_command = {
+const struct optparse_command template_record_command = {
 	.usage = "thaw template record NAME [OPTION]...",
 	.summary =
 		"Record the hot set of template NAME again: the pages that a first command touches.",
@@ -68,7 +68,7 @@ int template_record_main(struct cli *cli, int argc, char **argv)
 
 	build_init(&build, cli->start_ns, RECORD_TIMEOUT_NS);
 	build.hot_required = true;
-	status = cli_parse(&record_command, &build.opts, argc, argv, &result, CLI_USAGE);
+	status = cli_parse(&template_record_command, &build.opts, argc, argv, &result, CLI_USAGE);
 	if (status >= 0)
 		goto out;
 	status = CLI_USAGE;

@@ -22,7 +22,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,10 +32,9 @@
 
 #include "guest/shim/proto.h"
 #include "vmm/cli/cli.h"
+#include "vmm/cli/vmmproc_spawn.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
-
-extern char **environ;
 
 /** At most this much of a collected stderr is shown; its end says what went wrong. */
 #define VMMPROC_LOG_SHOWN_BYTES (16 * KIB)
@@ -56,111 +54,6 @@ int vmmproc_find(char *out)
 		return n < PATH_MAX ? 0 : -ENAMETOOLONG;
 	}
 	return cli_find_near_exe(places, ARRAY_SIZE(places), out);
-}
-
-/*
- * The order matters: no dup2 may hit the number of a source that is still needed. Sources are >= 3,
- * so 0 to 2 are safe targets; the numbers behind them can only be those of the extra files, which
- * vmmproc_start() has moved away.
- */
-static int add_actions(posix_spawn_file_actions_t *actions, const struct vmmproc_opts *opts,
-		       int ctl_fd, int log_fd)
-{
-	int last = opts->hot_fd > 0	? VMMPROC_HOT_FD
-		   : opts->file_fd >= 0 ? VMMPROC_FILE_FD
-					: VMMPROC_CTL_FD;
-	int ret;
-
-	ret = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDWR, 0);
-	if (!ret && opts->output_fd >= 0)
-		ret = posix_spawn_file_actions_adddup2(actions, opts->output_fd, 1);
-	else if (!ret)
-		ret = posix_spawn_file_actions_adddup2(actions, 0, 1);
-	/* Onto itself, stderr loses a close-on-exec flag. */
-	if (!ret)
-		ret = posix_spawn_file_actions_adddup2(actions, log_fd >= 0 ? log_fd : 2, 2);
-	if (!ret)
-		ret = posix_spawn_file_actions_adddup2(actions, ctl_fd, VMMPROC_CTL_FD);
-	if (!ret && opts->file_fd >= 0)
-		ret = posix_spawn_file_actions_adddup2(actions, opts->file_fd, VMMPROC_FILE_FD);
-	if (!ret && opts->hot_fd > 0)
-		ret = posix_spawn_file_actions_adddup2(actions, opts->hot_fd, VMMPROC_HOT_FD);
-	if (!ret)
-		ret = posix_spawn_file_actions_addclosefrom_np(actions, last + 1);
-	return -ret;
-}
-
-static int set_attributes(posix_spawnattr_t *attr)
-{
-	sigset_t none, defaults;
-	int ret;
-
-	sigemptyset(&none);
-	sigfillset(&defaults);
-	ret = posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
-						     POSIX_SPAWN_SETSIGDEF);
-	if (!ret)
-		ret = posix_spawnattr_setsigmask(attr, &none);
-	if (!ret)
-		ret = posix_spawnattr_setsigdefault(attr, &defaults);
-	return -ret;
-}
-
-static bool env_passes(const char *var)
-{
-	static const char *const prefixes[] = {
-		"THAW_", "ASAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS=", "TSAN_OPTIONS="};
-
-	for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++) {
-		if (!strncmp(var, prefixes[i], strlen(prefixes[i])))
-			return true;
-	}
-	return false;
-}
-
-/** A guest that takes over its VMM must not find the caller's tokens in its environment. @out has
- * room for @max, NULL included. */
-static void filter_env(char **out, size_t max)
-{
-	size_t count = 0;
-
-	for (char **var = environ; *var && count + 1 < max; var++) {
-		if (env_passes(*var))
-			out[count++] = *var;
-	}
-	out[count] = NULL;
-}
-
-static int spawn(struct vmmproc *proc, const struct vmmproc_opts *opts, const char *path,
-		 int child_ctl_fd)
-{
-	int log_fd = opts->log_fd >= 0 ? opts->log_fd : proc->log_fd;
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	char *env[32];
-	int ret;
-
-	filter_env(env, ARRAY_SIZE(env));
-	ret = -posix_spawn_file_actions_init(&actions);
-	if (ret)
-		return ret;
-	ret = -posix_spawnattr_init(&attr);
-	if (ret)
-		goto out_actions;
-	ret = add_actions(&actions, opts, child_ctl_fd, log_fd);
-	if (!ret)
-		ret = set_attributes(&attr);
-	if (!ret)
-		ret = -posix_spawn(&proc->pid, path, &actions, &attr, (char *const *)opts->argv,
-				   env);
-	if (ret) {
-		proc->pid = 0;
-		log_err("%s: can't start: %s", path, strerror(-ret));
-	}
-	posix_spawnattr_destroy(&attr);
-out_actions:
-	posix_spawn_file_actions_destroy(&actions);
-	return ret;
 }
 
 /** Move *@fd, if it is one of those that the child's end gets, out of the way. @lifted_fd: what the
@@ -209,7 +102,7 @@ int vmmproc_start(struct vmmproc *proc, const struct vmmproc_opts *opts)
 	if (!ret)
 		ret = lift(&fixed.hot_fd, &lifted_fds[1]);
 	if (!ret)
-		ret = spawn(proc, &fixed, path, pair[1]);
+		ret = vmmproc_spawn(proc, &fixed, path, pair[1]);
 	/* Only the child may hold this end, or its death would not close the channel. */
 	fd_close(&pair[1]);
 	fd_close(&lifted_fds[0]);
@@ -271,6 +164,9 @@ static void take_message(struct vmmproc *proc, const struct ctl_msg *msg, int *f
 	case CTL_RESUMED:
 		proc->resumed = true;
 		proc->clocks = msg->clocks;
+		break;
+	case CTL_WAITING:
+		proc->waiting = true;
 		break;
 	case CTL_READY:
 		proc->ready = true;
@@ -383,6 +279,7 @@ void vmmproc_why(const struct vmmproc *proc, char *out, size_t len_bytes)
 		[CTL_EXIT_STOPPED] = "thaw-vmm was stopped",
 		[CTL_EXIT_SNAPSHOT] = "the snapshot is written",
 		[CTL_EXIT_ERROR] = "thaw-vmm failed",
+		[CTL_EXIT_DEADLINE] = "its hard time-out was over",
 	};
 	const char *text = proc->text[0] ? ": " : "";
 

@@ -24,6 +24,8 @@
 #define VMMPROC_HOT_FD	  5
 #define VMMPROC_HOT_TEXT  "5"
 
+struct jail;
+
 struct vmmproc {
 	pid_t pid;    /* 0: not started, or reaped */
 	bool adopted; /* made by somebody else: no child of this process */
@@ -35,6 +37,7 @@ struct vmmproc {
 	bool running, resumed, ready;
 	bool accepted; /* the guest has opened the stream of its first request */
 	int accept_fd; /* that stream, until vmmproc_take_stream() has it; -1: none */
+	bool waiting;  /* for vmmproc_begin() */
 	bool owned;    /* it serves us (CTL_OWNED) */
 	bool armed;    /* a snapshot that was asked for is due, or refused: snapshot_error */
 	u32 pause_us;  /* of CTL_SNAPSHOT */
@@ -56,6 +59,7 @@ struct vmmproc_opts {
 	int log_fd;  /* its stderr; -1: collect it, to be shown by vmmproc_show_log(). Not owned */
 	int file_fd; /* becomes VMMPROC_FILE_FD; -1: none. Not owned */
 	int hot_fd;  /* becomes VMMPROC_HOT_FD; 0: none. Not owned */
+	const struct jail *jail; /* it is born there; NULL: none */
 	/* The caller's own standard fds must be open (cli main sees to it): a source below 3 would
 	 * be overwritten. */
 };
@@ -127,9 +131,20 @@ void vmmproc_reap(struct vmmproc *proc);
 int __must_check vmmproc_own(struct vmmproc *proc, const char *ctl_path, u64 deadline_ns);
 
 /** vmmproc_snapshot() - ask for a snapshot @name in @folder_fd, with enum ctl_snapshot_flags, and
- * wait until it is armed. Return: 0 or -errno (@proc->text may tell more). */
+ * wait until it is armed. @base_inode: with CTL_SNAPSHOT_INTO (ctl.h). Return: 0 or -errno
+ * (@proc->text may tell more). */
 int __must_check vmmproc_snapshot(struct vmmproc *proc, int folder_fd, const char *name, u32 flags,
-				  u64 deadline_ns);
+				  u64 base_inode, u64 deadline_ns);
+
+/** vmmproc_begin() - one that waits (@proc->waiting) runs now, as @hostname. @request_fd: a file
+ * with the guest's first request, or -1. @hard_timeout_ms: as for vmmproc_deadline(). Return: 0 or
+ * -errno (-EPIPE: it has ended). Logs nothing. */
+int __must_check vmmproc_begin(struct vmmproc *proc, const char *hostname, int request_fd,
+			       u64 hard_timeout_ms);
+
+/** vmmproc_deadline() - it ends by itself that many milliseconds from now (CTL_EXIT_DEADLINE); 0:
+ * not at all. The last word counts, whoever owns it then. Return: 0 or -errno. Logs nothing. */
+int __must_check vmmproc_deadline(struct vmmproc *proc, u64 from_now_ms);
 
 /** vmmproc_release() - let go of one that lives on (--ctl-listen) and close everything. */
 void vmmproc_release(struct vmmproc *proc);

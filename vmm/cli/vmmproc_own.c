@@ -33,9 +33,12 @@ int vmmproc_own(struct vmmproc *proc, const char *ctl_path, u64 deadline_ns)
 }
 
 int vmmproc_snapshot(struct vmmproc *proc, int folder_fd, const char *name, u32 flags,
-		     u64 deadline_ns)
+		     u64 base_inode, u64 deadline_ns)
 {
-	struct ctl_msg msg = {.version = CTL_VERSION, .type = CTL_SNAPSHOT_REQ, .port = flags};
+	struct ctl_msg msg = {.version = CTL_VERSION,
+			      .type = CTL_SNAPSHOT_REQ,
+			      .port = flags,
+			      .generation = base_inode};
 	int n = snprintf(msg.text, sizeof(msg.text), "%s", name), ret;
 
 	if (n < 0 || (size_t)n >= sizeof(msg.text))
@@ -45,6 +48,25 @@ int vmmproc_snapshot(struct vmmproc *proc, int folder_fd, const char *name, u32 
 	if (!ret)
 		ret = vmmproc_wait(proc, &proc->armed, deadline_ns, -1, NULL, NULL);
 	return ret ? ret : proc->snapshot_error;
+}
+
+int vmmproc_begin(struct vmmproc *proc, const char *hostname, int request_fd, u64 hard_timeout_ms)
+{
+	struct ctl_msg msg = {
+		.version = CTL_VERSION, .type = CTL_START, .generation = hard_timeout_ms};
+	int n = snprintf(msg.text, sizeof(msg.text), "%s", hostname ? hostname : "");
+
+	if (n < 0 || (size_t)n >= sizeof(msg.text))
+		return -ENAMETOOLONG;
+	return ctl_send(proc->ctl_fd, &msg, request_fd);
+}
+
+int vmmproc_deadline(struct vmmproc *proc, u64 from_now_ms)
+{
+	const struct ctl_msg msg = {
+		.version = CTL_VERSION, .type = CTL_DEADLINE, .generation = from_now_ms};
+
+	return ctl_send(proc->ctl_fd, &msg, -1);
 }
 
 void vmmproc_release(struct vmmproc *proc)

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "vmm/cli/kvmkind.h"
+#include "vmm/daemon/box.h"
 #include "vmm/daemon/http.h"
 #include "vmm/daemon/notes_internal.h"
 #include "vmm/daemon/openapi.h"
@@ -62,28 +62,38 @@ static const char *kvm_kind_text(void)
 	return kind;
 }
 
+/** quota_json() - how much of one of thawd's limits is used. */
+static json_t *quota_json(const struct box_quota *quota)
+{
+	return json_pack("{s:I, s:o}", "used", (json_int_t)quota->used, "limit",
+			 quota->max ? json_integer((json_int_t)quota->max) : json_null());
+}
+
+/** text_json() - "" is none. */
+static json_t *text_json(const char *text)
+{
+	return *text ? json_string(text) : json_null();
+}
+
 static void serve_info(struct thawd *thawd, struct http_req *req)
 {
+	const struct conf *conf = &thawd->conf;
 	struct sysinfo info = {.mem_unit = 1};
-	struct utsname uts;
-	json_t *host, *limits;
+	struct box_quota quotas[3];
+	json_t *quota;
 
-	uname(&uts);
 	sysinfo(&info);
-	host = json_pack("{s:s, s:s, s:s, s:i, s:I}", "hostname", uts.nodename, "kernel",
-			 uts.release, "machine", uts.machine, "cpus",
-			 (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
-			 (json_int_t)(info.totalram * info.mem_unit));
-	limits = json_pack("{s:I, s:I, s:I, s:I}", "max_connections",
-			   (json_int_t)thawd->conf.max_connections, "max_requests",
-			   (json_int_t)thawd->conf.max_requests, "max_header_bytes",
-			   (json_int_t)thawd->conf.max_header_bytes, "max_json_bytes",
-			   (json_int_t)thawd->conf.max_json_bytes);
+	boxes_quota(thawd, quotas);
+	quota = json_pack("{s:o, s:o, s:o}", "sandboxes", quota_json(&quotas[0]), "vcpus",
+			  quota_json(&quotas[1]), "memory_bytes", quota_json(&quotas[2]));
 	http_reply_json(req, 200,
-			json_pack("{s:s, s:s, s:o, s:o, s:s, s:s, s:I}", "version", THAW_VERSION,
-				  "api", "v1", "host", host, "limits", limits, "state_folder",
-				  thawd->state.root, "kvm", kvm_kind_text(), "uptime_ms",
-				  (json_int_t)((clock_now_ns() - thawd->start_ns) / 1000000)));
+			json_pack("{s:s, s:s, s:s, s:s, s:o, s:b, s:o, s:i, s:I, s:o}", "version",
+				  THAW_VERSION, "api", "v1", "kvm", kvm_kind_text(), "state_folder",
+				  thawd->state.root, "default_template",
+				  text_json(conf->default_template), "jail", (int)conf->jail,
+				  "preview_domain", text_json(conf->preview_domain), "cpus",
+				  (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_total_bytes",
+				  (json_int_t)(info.totalram * info.mem_unit), "quotas", quota));
 }
 
 static const char *const events_query[] = {"sandbox", "since", NULL};

@@ -24,6 +24,7 @@ bool box_name_ok(const char *name);
 struct box_use {
 	struct box *box; /* NULL: none */
 	u64 incarnation; /* counts its starts: a stream belongs to one of them */
+	bool counts;	 /* as activity */
 };
 
 /**
@@ -62,6 +63,31 @@ void box_limits(const struct box_use *use, struct box_limits *out);
  */
 void box_preview_token(struct thawd *thawd, const struct box_use *use, char out[33]);
 
+enum box_state {
+	BOX_CREATING,
+	BOX_STARTING,
+	BOX_RUNNING,
+	BOX_STOPPING,
+	BOX_STOPPED,
+	BOX_PAUSING,
+	BOX_PAUSED,
+	BOX_RESUMING,
+	BOX_FAILED,
+	BOX_STATES,
+};
+
+/** box_state_name() - as the API has it. */
+const char *box_state_name(enum box_state state);
+/** boxes_count_states() - how many boxes are in each state, for metrics. */
+void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES]);
+
+enum box_quota_kind { BOX_QUOTA_SANDBOXES, BOX_QUOTA_VCPUS, BOX_QUOTA_MEMORY, BOX_QUOTAS };
+
+struct box_quota {
+	u64 used, max; /* of machines that run or start; bytes for memory */
+};
+void boxes_quota(struct thawd *thawd, struct box_quota out[BOX_QUOTAS]);
+
 /*
  * What the exec part does for boxes (exec_box.c); called by the box part.
  */
@@ -84,6 +110,14 @@ bool exec_box_entrypoint(struct thawd *thawd, const char *name, char out[33]);
 /** exec_box_signal_entrypoint() - Return: 0, -ESRCH (there is none), or -errno. */
 int __must_check exec_box_signal_entrypoint(struct thawd *thawd, const struct box_use *use,
 					    u32 signal);
+/** exec_box_paused() - its machine is gone, but comes back: streams end, records stay as they are.
+ * exec_box_started() follows, with another incarnation and without entrypoint. */
+void exec_box_paused(struct thawd *thawd, const char *name, u64 incarnation);
+/** exec_box_deleted() - records and logs of what was run in it go: it is deleted, or starts afresh.
+ */
+void exec_box_deleted(struct thawd *thawd, const char *name);
+/** exec_box_entrypoint() - id of its entrypoint's exec, 32 hex digits. Return: is there one? */
+bool exec_box_entrypoint(struct thawd *thawd, const char *name, char out[33]);
 /** box_entrypoint_ended() - the exec part tells: the box stops with reason "exited". */
 void box_entrypoint_ended(struct thawd *thawd, const char *name, u64 incarnation, int exit_code);
 

@@ -35,8 +35,19 @@ struct conf {
 	u64 io_threads;
 	/* ports */
 	u64 port_connect_timeout_ms, port_head_timeout_ms;
+	/* sandboxes */
+	char *default_template, *pools, *cgroup_root;
+	u64 inactivity_timeout_ms;			/* 0: none */
+	u64 max_sandboxes, max_vcpus, max_memory_bytes; /* 0: what the host has, by these: */
+	u64 cpu_overcommit, memory_overcommit;		/* percent */
+	u64 memory_pressure_max;			/* percent of the time; 0: not looked at */
+	bool jail, require_cgroup;
+	u64 jail_uid_base, jail_uid_count;
 	/* execs */
 	u64 exec_max, exec_log_bytes;
+	/* boxes */
+	bool jail;
+	char *default_template;
 	/* notes */
 	char *audit_log;
 	bool audit_argv;

@@ -41,9 +41,27 @@ const struct conf_row conf_rows[] = {
 	/* ports */
 	{"port_connect_timeout", CONF_DURATION, AT(port_connect_timeout_ms), 10, HOUR, "10s", true},
 	{"port_head_timeout", CONF_DURATION, AT(port_head_timeout_ms), 10, 24 * HOUR, "5m", true},
+	/* sandboxes */
+	{"default_template", CONF_TEXT, AT(default_template), 0, 63, "debian", false},
+	{"inactivity_timeout", CONF_DURATION, AT(inactivity_timeout_ms), 0, 6 * HOUR, "10m", true},
+	{"pools", CONF_TEXT, AT(pools), 0, 1000, "", false},
+	{"max_sandboxes", CONF_NUMBER, AT(max_sandboxes), 0, 1000000, "0", false},
+	{"max_vcpus", CONF_NUMBER, AT(max_vcpus), 0, 1000000, "0", false},
+	{"max_memory", CONF_SIZE, AT(max_memory_bytes), 0, 1ull << 50, "0", false},
+	{"cpu_overcommit", CONF_NUMBER, AT(cpu_overcommit), 1, 1000000, "6400", false},
+	{"memory_overcommit", CONF_NUMBER, AT(memory_overcommit), 1, 1000000, "300", false},
+	{"memory_pressure_max", CONF_NUMBER, AT(memory_pressure_max), 0, 100, "40", true},
+	{"jail", CONF_BOOL, AT(jail), 0, 0, "on", false},
+	{"require_cgroup", CONF_BOOL, AT(require_cgroup), 0, 0, "on", false},
+	{"cgroup_root", CONF_PATH, AT(cgroup_root), 1, PATH_MAX / 4, "/sys/fs/cgroup/thaw", false},
+	{"jail_uid_base", CONF_NUMBER, AT(jail_uid_base), 1000, 4294000000, "1879048192", false},
+	{"jail_uid_count", CONF_NUMBER, AT(jail_uid_count), 1, 10000000, "65536", false},
 	/* execs */
 	{"exec_max", CONF_NUMBER, AT(exec_max), 1, 4096, "128", false},
 	{"exec_log_size", CONF_SIZE, AT(exec_log_bytes), 1 * MIB, 16 * GIB, "16MiB", false},
+	/* boxes */
+	{"jail", CONF_BOOL, AT(jail), 0, 0, "on", false},
+	{"default_template", CONF_TEXT, AT(default_template), 0, 63, "debian", false},
 	/* notes */
 	{"audit_log", CONF_PATH, AT(audit_log), 0, PATH_MAX - 1, "", false},
 	{"audit_argv", CONF_BOOL, AT(audit_argv), 0, 0, "off", true},

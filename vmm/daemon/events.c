@@ -7,6 +7,7 @@
 // comes back after a restart with an older id is told of a gap, too, and never given wrong ones.
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -52,14 +53,15 @@ void events_free(struct notes *notes)
 
 static char *event_json(u64 id, const char *type, const char *sandbox, json_t *details)
 {
-	char now[32], *text;
+	char now[32], text_id[24], *text;
 	json_t *data;
 
 	notes_time(now);
 	if (!details)
 		details = json_object();
-	data = json_pack("{s:I, s:s, s:s, s:s?, s:o}", "id", (json_int_t)id, "time", now, "type",
-			 type, "sandbox", sandbox, "details", details);
+	snprintf(text_id, sizeof(text_id), "%llu", (unsigned long long)id);
+	data = json_pack("{s:s, s:s, s:s, s:s?, s:o}", "id", text_id, "time", now, "type", type,
+			 "sandbox", sandbox, "details", details);
 	text = data ? json_dumps(data, JSON_COMPACT) : NULL;
 	json_decref(data);
 	return text;
@@ -151,13 +153,12 @@ static int send_all(struct notes *notes, struct http_req *req, u64 *last, const 
 	u64 gap;
 
 	while (!ret && !http_stopping(req)) {
-		u64 before = *last;
 		bool found = next_event(notes, last, sandbox, &event, &gap);
+		char id[24];
 
+		snprintf(id, sizeof(id), "%llu", (unsigned long long)gap);
 		if (gap)
-			ret = http_sse_send(req, "gap", NULL,
-					    json_pack("{s:I, s:I}", "after", (json_int_t)before,
-						      "next", (json_int_t)gap));
+			ret = http_sse_send(req, "gap", NULL, json_pack("{s:s}", "id", id));
 		else if (found)
 			ret = send_event(req, &event);
 		else

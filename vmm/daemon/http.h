@@ -10,8 +10,8 @@
  *
  * A handler answers exactly once: http_reply_*(), http_stream_begin() or http_upgrade(). One that
  * returns without an answer is answered for with 500 `internal`. It may answer before it has read
- * the body; the rest is dropped then, and the answer reaches the client behind it. All functions
- * here are for the handler's thread, unless said otherwise. The client is hostile.
+ * the body; the rest is dropped then. "100 Continue" is sent when it first reads the body. All
+ * functions here are for the handler's thread, unless said otherwise. The client is hostile.
  */
 #ifndef THAW_DAEMON_HTTP_H
 #define THAW_DAEMON_HTTP_H
@@ -84,6 +84,9 @@ const char *http_raw_target(const struct http_req *req);
 bool http_accepts(const struct http_req *req, const char *type);
 /** http_wants_upgrade() - "Upgrade: @protocol" with "Connection: upgrade". */
 bool http_wants_upgrade(const struct http_req *req, const char *protocol);
+/** http_peer() - the client's address; "": it came over the Unix socket. */
+const char *http_peer(const struct http_req *req);
+bool http_over_tls(const struct http_req *req);
 /** http_who() - for the audit log: "uid 0 pid 123" or "token from 127.0.0.1". */
 const char *http_who(const struct http_req *req);
 
@@ -93,6 +96,8 @@ const char *http_who(const struct http_req *req);
  * nothing), or -EMSGSIZE (more than was announced).
  */
 ssize_t http_body_read(struct http_req *req, void *buf, size_t max_bytes);
+/** http_body_read_or() - the same, but -EAGAIN when @other_fd can be read or is hung up first. */
+ssize_t http_body_read_or(struct http_req *req, void *buf, size_t max_bytes, int other_fd);
 /** http_body_length() - as announced; -1: unknown (chunked); 0: none. */
 s64 http_body_length(const struct http_req *req);
 

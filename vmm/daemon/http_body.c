@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bodies of requests.
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "vmm/daemon/http_internal.h"
 #include "vmm/util/util.h"
@@ -14,16 +16,19 @@ static u64 body_deadline(const struct http_req *req)
 	return clock_now_ns() + req->http->thawd->conf.body_timeout_ms * MS_NS;
 }
 
-/** body_read() - http_body_read() with a deadline for the wait. */
-static ssize_t body_read(struct http_req *req, void *buf, size_t max_bytes, u64 deadline_ns)
+/** want_body() - a client that waits for "100 Continue" gets it. With the lock held. */
+static void want_body(struct http_req *req)
 {
-	ssize_t ret = 0;
-
-	if (!max_bytes)
-		return 0;
+	if (req->want_body)
+		return;
+	req->want_body = true;
+	http_req_unlock_resume(req);
 	http_req_lock(req);
-	while (!req->in.used && !req->body_done && req->mhd && !ret)
-		ret = http_req_wait(req, deadline_ns);
+}
+
+/** take() - with the lock held, which is given back: what is there, or @ret when nothing is. */
+static ssize_t take(struct http_req *req, void *buf, size_t max_bytes, ssize_t ret)
+{
 	if (req->in.used)
 		ret = (ssize_t)http_ring_take(&req->in, buf, max_bytes);
 	else if (!ret && !req->body_done)
@@ -32,6 +37,52 @@ static ssize_t body_read(struct http_req *req, void *buf, size_t max_bytes, u64 
 		req->body_failed = true;
 	http_req_unlock_resume(req);
 	return ret;
+}
+
+/** body_read() - http_body_read() with a deadline for the wait. */
+static ssize_t body_read(struct http_req *req, void *buf, size_t max_bytes, u64 deadline_ns)
+{
+	int ret = 0;
+
+	if (!max_bytes)
+		return 0;
+	http_req_lock(req);
+	want_body(req);
+	while (!req->in.used && !req->body_done && req->mhd && !ret)
+		ret = http_req_wait(req, deadline_ns);
+	return take(req, buf, max_bytes, ret);
+}
+
+ssize_t http_body_read_or(struct http_req *req, void *buf, size_t max_bytes, int other_fd)
+{
+	u64 deadline_ns = body_deadline(req), now_ns;
+	struct pollfd fds[2] = {{.fd = other_fd, .events = POLLIN | POLLRDHUP}, {.events = POLLIN}};
+	ssize_t ret = 0;
+	eventfd_t ignored;
+
+	if (!max_bytes)
+		return 0;
+	http_req_lock(req);
+	want_body(req);
+	if (req->body_fd < 0)
+		req->body_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (req->body_fd < 0)
+		ret = -errno;
+	fds[1].fd = req->body_fd;
+	while (!req->in.used && !req->body_done && req->mhd && !ret) {
+		http_req_unlock(req);
+		now_ns = clock_now_ns();
+		if (now_ns >= deadline_ns)
+			ret = -ETIMEDOUT;
+		else if (poll(fds, 2, (int)((deadline_ns - now_ns) / MS_NS) + 1) < 0 &&
+			 errno != EINTR)
+			ret = -errno;
+		else if (fds[0].revents)
+			return -EAGAIN;
+		(void)!eventfd_read(fds[1].fd, &ignored);
+		http_req_lock(req);
+	}
+	return take(req, buf, max_bytes, ret);
 }
 
 ssize_t http_body_read(struct http_req *req, void *buf, size_t max_bytes)

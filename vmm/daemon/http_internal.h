@@ -21,7 +21,7 @@
 
 #define HTTP_RING_BYTES	  (128 * KIB) /* bounded buffer of a body, each way */
 #define HTTP_HEADERS_MAX  128u
-#define HTTP_EXTRA_MAX	  64u /* headers a handler may add */
+#define HTTP_EXTRA_MAX	  136u /* headers a handler may add */
 #define HTTP_JSON_DEPTH	  64u
 #define HTTP_STACK_BYTES  (512 * KIB)
 #define HTTP_ACCESS_LIMIT 64u /* MHD's own limit above ours: room to throw the oldest out */
@@ -103,7 +103,7 @@ struct http_req {
 	char *raw_target;
 	const struct http_route *route;
 	char method[32];
-	char who[96];
+	char who[96], peer[INET6_ADDRSTRLEN + 8];
 	struct route_pair headers[HTTP_HEADERS_MAX];
 	unsigned int nheaders;
 	char *header_memory;
@@ -113,6 +113,7 @@ struct http_req {
 	char *extra[HTTP_EXTRA_MAX][2];
 	unsigned int nextra;
 	int client_fd; /* a duplicate; -1: nobody asked */
+	struct http_watch *watch; /* of an upgraded TLS connection */
 	u64 sse_sent_ns;
 	s64 stream_left; /* -1: unknown */
 	u64 start_ns;
@@ -125,6 +126,8 @@ struct http_req {
 	struct http_conn *conn;	    /* valid while @mhd is */
 	unsigned int refs;	    /* MHD, the worker, a streamed response */
 	bool suspended, body_done, answered, streaming, out_done, out_failed, raw_sent;
+	bool holds, want_body; /* Expect: 100-continue */
+	int body_fd;	       /* an eventfd, written at each piece of the body; -1: nobody asked */
 	struct http_ring in, out;
 	struct MHD_Response *response;
 	unsigned int status;
@@ -172,6 +175,8 @@ void http_req_unlock(struct http_req *req);
 /** http_req_wait() - with the lock held, until @deadline_ns (0: for ever). Return: 0 or
  * -ETIMEDOUT. */
 int __must_check http_req_wait(struct http_req *req, u64 deadline_ns);
+/** http_req_wake() - with the lock held: something has happened that the worker may wait for. */
+void http_req_wake(struct http_req *req);
 /** http_req_cut() - with the lock held: the client is cut off. */
 void http_req_cut(struct http_req *req);
 
@@ -180,6 +185,9 @@ void http_req_cut(struct http_req *req);
  * NULL. */
 void http_answer(struct http_req *req, unsigned int status, struct MHD_Response *response,
 		 char *plain);
+/** http_drop_response() - ours to the response; MHD has its own once it is queued. A streamed one has
+ * one to the request: it must be dropped before the request can go. */
+void http_drop_response(struct http_req *req);
 /** http_add_extra() - the handler's headers into @response. */
 void http_add_extra(struct http_req *req, struct MHD_Response *response);
 
@@ -193,8 +201,5 @@ void http_upgrade_end(struct http_req *req);
 /* http_listen.c: sockets */
 int __must_check http_listen_unix(struct thawd *thawd);
 int __must_check http_listen_tcp(const char *setting, const char *address);
-
-/* proxy.c: what the preview listener serves. */
-void preview_serve(struct thawd *thawd, struct http_req *req);
 
 #endif

@@ -14,6 +14,8 @@ void http_add_header(struct http_req *req, const char *name, const char *value)
 {
 	char **slot;
 
+	if (strpbrk(name, "\r\n") || strpbrk(value, "\r\n"))
+		return;
 	if (req->nextra == HTTP_EXTRA_MAX) {
 		log_guest("%s %s: more than %u headers in the answer; '%s' is left out",
 			  req->method, req->target.path, HTTP_EXTRA_MAX, name);
@@ -40,33 +42,79 @@ void http_add_extra(struct http_req *req, struct MHD_Response *response)
 	}
 }
 
+/** raw_head() - of an answer that MHD does not send. Return: length, 0: too long. */
+static size_t raw_head(const struct http_req *req, unsigned int status, size_t len_bytes,
+		       char *out, size_t out_bytes)
+{
+	int used = snprintf(out, out_bytes,
+			    "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\n"
+			    "Connection: close\r\nContent-Length: %zu\r\n",
+			    status, MHD_get_reason_phrase_for(status), len_bytes);
+
+	for (unsigned int i = 0; i <= req->nextra; i++) {
+		size_t left = out_bytes - (size_t)used;
+		int more = i < req->nextra ? snprintf(out + used, left, "%s: %s\r\n",
+						      req->extra[i][0], req->extra[i][1])
+					   : snprintf(out + used, left, "\r\n");
+
+		if (more < 0 || (size_t)more >= left)
+			return 0;
+		used += more;
+	}
+	return (size_t)used;
+}
+
 /**
- * send_raw() - the request's body does not come, and MHD can't answer inside of one: this does, and
- * the connection ends. Not over TLS, where the bytes are not ours to write.
+ * send_raw() - past MHD, which has sent nothing but perhaps "100 Continue", in the midst of a body
+ * that may be long in coming; the connection ends with that. Not over TLS, where the bytes are not
+ * ours to write. With the lock held.
  */
 static void send_raw(struct http_req *req, unsigned int status, const char *plain)
 {
-	char head[256];
+	char head[2048];
 	size_t len = plain ? strlen(plain) : 0;
-	struct iovec iov[2] = {{head, 0}, {(void *)plain, len}};
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = plain ? 2 : 1};
+	struct iovec iov[2] = {{head, raw_head(req, status, len, head, sizeof(head))},
+			       {(void *)plain, len}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
 
-	if (req->listener->tls || req->raw_sent)
+	if (!iov[0].iov_len)
 		return;
 	req->raw_sent = true;
-	iov[0].iov_len = (size_t)snprintf(
-		head, sizeof(head),
-		"HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nConnection: close\r\n"
-		"Content-Length: %zu\r\n\r\n",
-		status, MHD_get_reason_phrase_for(status), len);
 	if (sendmsg(req->conn->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		log_debug("%s: %s", req->who, strerror(errno));
+}
+
+/** answer_inside() - the body has not come to its end: what is left is dropped as it comes, for so
+ * long, and the answer follows, or is sent at once when much may be left. With the lock held. */
+static void answer_inside(struct http_req *req, unsigned int status, const char *plain)
+{
+	bool much = req->body_failed || req->length_bytes < 0 ||
+		    (u64)req->length_bytes > HTTP_RING_BYTES;
+
+	if (plain && much && !req->listener->tls)
+		send_raw(req, status, plain);
+	if (req->body_failed)
+		http_conn_cut(req->conn);
+	else
+		http_conn_set(req->conn, CONN_FRESH);
+}
+
+void http_drop_response(struct http_req *req)
+{
+	struct MHD_Response *response;
+
+	http_req_lock(req);
+	response = req->response;
+	req->response = NULL;
+	http_req_unlock(req);
+	if (response)
+		MHD_destroy_response(response);
 }
 
 void http_answer(struct http_req *req, unsigned int status, struct MHD_Response *response,
 		 char *plain)
 {
-	bool cut = false;
+	bool gone;
 
 	BUG_ON(!response);
 	http_req_lock(req);
@@ -83,18 +131,12 @@ void http_answer(struct http_req *req, unsigned int status, struct MHD_Response 
 	req->response = response;
 	req->plain = plain;
 	__atomic_fetch_add(&req->http->answers[MIN(status / 100, 5u)], 1, __ATOMIC_RELAXED);
-	if (req->mhd && !req->body_done) {
-		/* What is left of the body is dropped as it comes, for so long. */
-		if (req->body_failed) {
-			send_raw(req, status, plain);
-			cut = true;
-		} else if (req->conn) {
-			http_conn_set(req->conn, CONN_FRESH);
-		}
-	}
-	if (cut)
-		http_req_cut(req);
+	if (req->mhd && req->conn && !req->body_done && !req->holds)
+		answer_inside(req, status, plain);
+	gone = !req->mhd;
 	http_req_unlock_resume(req);
+	if (gone)
+		http_drop_response(req);
 }
 
 bool http_replied(const struct http_req *asked)
@@ -119,6 +161,10 @@ static void reply(struct http_req *req, unsigned int status, const char *type, c
 	if (type)
 		MHD_add_response_header(response, "Content-Type", type);
 	http_add_extra(req, response);
+	if (type && strcmp(type, "application/json") != 0) {
+		free(body);
+		body = NULL;
+	}
 	http_answer(req, status, response, body);
 }
 

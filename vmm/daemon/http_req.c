@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -68,6 +69,7 @@ struct http_req *http_req_new(struct http_listener *listener, struct MHD_Connect
 	req->refs = 1;
 	req->client_fd = -1;
 	req->upgrade_fd = -1;
+	req->body_fd = -1;
 	req->stream_left = -1;
 	req->start_ns = clock_now_ns();
 	pthread_mutex_init(&req->lock, NULL);
@@ -88,6 +90,7 @@ static void req_free(struct http_req *req)
 	}
 	fd_close(&req->client_fd);
 	fd_close(&req->upgrade_fd);
+	fd_close(&req->body_fd);
 	free(req->early);
 	free(req->in.buf);
 	free(req->out.buf);
@@ -148,6 +151,13 @@ int http_req_wait(struct http_req *req, u64 deadline_ns)
 		return -ETIMEDOUT;
 	pthread_cond_timedwait(&req->wake, &req->lock, &until);
 	return 0;
+}
+
+void http_req_wake(struct http_req *req)
+{
+	pthread_cond_broadcast(&req->wake);
+	if (req->body_fd >= 0)
+		eventfd_write(req->body_fd, 1);
 }
 
 void http_req_cut(struct http_req *req)
@@ -273,6 +283,16 @@ bool http_wants_upgrade(const struct http_req *req, const char *protocol)
 const char *http_who(const struct http_req *req)
 {
 	return req->who;
+}
+
+const char *http_peer(const struct http_req *req)
+{
+	return req->peer;
+}
+
+bool http_over_tls(const struct http_req *req)
+{
+	return req->listener->tls;
 }
 
 /** hung_up_fd() - a descriptor that polls as hung up. */

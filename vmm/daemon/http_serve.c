@@ -17,10 +17,15 @@
 // lock held, and MHD never has a reason to spin. A resume too many is harmless: the callback comes
 // again and suspends again.
 //
-// MHD takes an answer only before or after the body, not inside. A worker that answers early has
-// its answer kept, the rest of the body is dropped as it comes, for no longer than header_timeout.
+// MHD takes an answer only before or after the body, not inside. So of a worker that answers early
+// the rest of the body is dropped as it comes, for no longer than header_timeout, and its answer
+// follows; or, when there may be much to come, http_answer() writes it past MHD and the connection
+// ends behind the body. A client that sends "Expect: 100-continue" is held in the first call, which
+// MHD repeats after a resume, until the worker wants the body or has answered: what is refused
+// costs no transfer.
+//
 // What is refused before it got to a worker is answered at once where the client has sent no body
-// yet (Expect: 100-continue), or where the framing can't be trusted; the connection ends then.
+// yet, or where the framing can't be trusted; the connection ends then.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +33,7 @@
 #include <strings.h>
 
 #include "vmm/daemon/http_internal.h"
+#include "vmm/daemon/preview.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -153,6 +159,7 @@ static void describe_client(struct http_req *req)
 {
 	const struct http_conn *conn = req->conn;
 
+	snprintf(req->peer, sizeof(req->peer), "%s", conn->peer);
 	if (req->listener->kind == LISTENER_UNIX)
 		snprintf(req->who, sizeof(req->who), "uid %d pid %d", (int)conn->uid,
 			 (int)conn->pid);
@@ -278,10 +285,27 @@ static enum MHD_Result queue(struct http_req *req, struct MHD_Connection *mhd)
 {
 	enum MHD_Result ret = MHD_queue_response(mhd, req->status, req->response);
 
+	http_drop_response(req);
 	if (ret != MHD_YES)
 		log_warn("%s %s: answer %u could not be queued", req->method, req->target.path,
 			 req->status);
 	return ret;
+}
+
+/** hold() - the client waits to be told to send its body. */
+static enum MHD_Result hold(struct http_req *req, struct MHD_Connection *mhd)
+{
+	bool answered;
+
+	http_req_lock(req);
+	answered = req->answered;
+	req->holds = !answered && !req->want_body;
+	if (req->holds) {
+		req->suspended = true;
+		MHD_suspend_connection(mhd);
+	}
+	http_req_unlock(req);
+	return answered ? queue(req, mhd) : MHD_YES;
 }
 
 /** take_body() - the next piece; suspends when there is no room for all of it. */
@@ -291,13 +315,11 @@ static enum MHD_Result take_body(struct http_req *req, struct MHD_Connection *mh
 	enum MHD_Result ret = MHD_YES;
 
 	http_req_lock(req);
-	if (req->raw_sent) {
-		ret = MHD_NO;
-	} else if (req->answered) {
+	if (req->answered) {
 		*len_bytes = 0;
 	} else {
 		*len_bytes -= http_ring_put(&req->in, data, *len_bytes);
-		pthread_cond_broadcast(&req->wake);
+		http_req_wake(req);
 		if (*len_bytes && !req->in.used) { /* no memory for the ring */
 			ret = MHD_NO;
 		} else if (*len_bytes) {
@@ -317,7 +339,7 @@ static enum MHD_Result take_end(struct http_req *req, struct MHD_Connection *mhd
 	http_req_lock(req);
 	was_done = req->body_done;
 	req->body_done = true;
-	pthread_cond_broadcast(&req->wake);
+	http_req_wake(req);
 	raw_sent = req->raw_sent;
 	answered = req->answered;
 	if (!answered) {
@@ -346,15 +368,17 @@ enum MHD_Result http_serve(void *opaque, struct MHD_Connection *mhd, const char 
 	(void)version;
 	if (!req || !req->conn)
 		return MHD_NO;
-	if (req->begun)
-		return *upload_bytes ? take_body(req, mhd, upload_data, upload_bytes)
-				     : take_end(req, mhd);
+	if (req->begun) {
+		if (*upload_bytes)
+			return take_body(req, mhd, upload_data, upload_bytes);
+		return req->holds ? hold(req, mhd) : take_end(req, mhd);
+	}
 	if (!begin(req, method))
 		return queue(req, mhd);
 	expect = http_header(req, "Expect");
-	if (expect && !strcasecmp(expect, "100-continue") && !req->body_done && !req->submitted)
-		return queue(req, mhd);
-	return MHD_YES;
+	if (!expect || strcasecmp(expect, "100-continue") || !req->length_bytes)
+		return MHD_YES;
+	return req->submitted ? hold(req, mhd) : queue(req, mhd);
 }
 
 void http_serve_completed(void *opaque, struct MHD_Connection *mhd, void **context,
@@ -378,8 +402,9 @@ void http_serve_completed(void *opaque, struct MHD_Connection *mhd, void **conte
 		if (req->client_fd >= 0) /* who polls it is woken */
 			shutdown(req->client_fd, SHUT_RDWR);
 	}
-	pthread_cond_broadcast(&req->wake);
+	http_req_wake(req);
 	http_req_unlock(req);
+	http_drop_response(req);
 	if (conn)
 		http_conn_set(conn, CONN_IDLE);
 	http_req_put(req);

@@ -2,14 +2,20 @@
 // Connections that leave HTTP.
 //
 // A plain connection's socket is handed out as a duplicate, and MHD keeps its own until the
-// handler ends; over TLS it is MHD's socket pair, which MHD encrypts for. Bytes that the client
-// sent before it saw the answer have been read already and can't be put back: then, and only then,
-// two threads carry the bytes of a socket pair of ours.
+// handler ends. Bytes that the client sent before it saw the answer have been read already and
+// can't be put back: then, and only then, two threads carry the bytes of a socket pair of ours.
+//
+// Over TLS it is one end of MHD's socket pair, which MHD encrypts for. MHD does not pass on that the
+// client has gone: it stops reading and writing, and whoever holds the other end waits for ever. So
+// a thread watches the connection itself, and shuts the pair down when the client is gone and MHD
+// has read what it sent.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +25,9 @@
 
 #define PUMP_BYTES	 (16 * KIB)
 #define PUMP_STACK_BYTES (64 * KIB)
+
+#define WATCH_DRAIN_MS	  10u
+#define WATCH_DRAIN_TRIES 100u
 
 /** upgraded() - the 101 is sent; in MHD's thread. */
 static void upgraded(void *opaque, struct MHD_Connection *mhd, void *context, const char *early,
@@ -135,6 +144,67 @@ static int relay_start(int *fd, u8 **early, size_t early_bytes)
 	return ret ? ret : pair[0];
 }
 
+struct http_watch {
+	pthread_t thread;
+	int conn_fd, app_fd, end_fd;
+};
+
+static void *watch_main(void *opaque)
+{
+	struct http_watch *watch = opaque;
+	struct pollfd fds[2] = {{.fd = watch->conn_fd, .events = POLLRDHUP},
+				{.fd = watch->end_fd, .events = POLLIN}};
+	int unread = 0;
+
+	while (poll(fds, 2, -1) < 0 && errno == EINTR)
+		;
+	for (unsigned int i = 0; i < WATCH_DRAIN_TRIES && !fds[1].revents; i++) {
+		if (ioctl(watch->conn_fd, FIONREAD, &unread) < 0 || !unread)
+			break;
+		(void)!poll(&fds[1], 1, WATCH_DRAIN_MS);
+	}
+	if (!fds[1].revents)
+		shutdown(watch->app_fd, SHUT_RDWR);
+	return NULL;
+}
+
+static void watch_free(struct http_watch *watch)
+{
+	fd_close(&watch->conn_fd);
+	fd_close(&watch->app_fd);
+	fd_close(&watch->end_fd);
+	free(watch);
+}
+
+/** watch_start() - for the connection of @req, whose socket pair ends at @fd. Return: 0 or -errno. */
+static int watch_start(struct http_req *req, int fd)
+{
+	struct http_watch *watch = malloc(sizeof(*watch));
+	pthread_attr_t attr;
+	int ret = 0;
+
+	if (!watch)
+		return -ENOMEM;
+	http_req_lock(req);
+	watch->conn_fd = req->conn ? fcntl(req->conn->fd, F_DUPFD_CLOEXEC, 3) : -1;
+	http_req_unlock(req);
+	watch->app_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	watch->end_fd = eventfd(0, EFD_CLOEXEC);
+	if (watch->conn_fd < 0 || watch->app_fd < 0 || watch->end_fd < 0) {
+		watch_free(watch);
+		return -ECONNRESET;
+	}
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, PUMP_STACK_BYTES);
+	ret = -pthread_create(&watch->thread, &attr, watch_main, watch);
+	pthread_attr_destroy(&attr);
+	if (ret)
+		watch_free(watch);
+	else
+		req->watch = watch;
+	return ret;
+}
+
 int http_upgrade(struct http_req *req, const char *protocol)
 {
 	struct MHD_Response *response;
@@ -157,8 +227,10 @@ int http_upgrade(struct http_req *req, const char *protocol)
 	if (fd < 0)
 		return ret;
 	flags = fcntl(fd, F_GETFL);
-	if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0) {
-		ret = -errno;
+	ret = flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? -errno : 0;
+	if (!ret && req->listener->tls)
+		ret = watch_start(req, fd);
+	if (ret) {
 		fd_close(&fd);
 		return ret;
 	}
@@ -173,6 +245,12 @@ void http_upgrade_end(struct http_req *req)
 {
 	struct MHD_UpgradeResponseHandle *handle;
 
+	if (req->watch) {
+		eventfd_write(req->watch->end_fd, 1);
+		pthread_join(req->watch->thread, NULL);
+		watch_free(req->watch);
+		req->watch = NULL;
+	}
 	http_req_lock(req);
 	handle = req->mhd ? req->upgrade : NULL;
 	req->upgrade = NULL;

@@ -16,6 +16,7 @@
 #include "vmm/kvm/cpuid.h"
 #include "vmm/kvm/vm_internal.h"
 #include "vmm/snapshot/pager.h"
+#include "vmm/util/kvmdev.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -63,9 +64,12 @@ int vm_create(struct vm *vm)
 		log_err("event loop: %s", strerror(-ret));
 		return ret;
 	}
-	vm->kvm_fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
-	if (vm->kvm_fd < 0)
+	vm->kvm_fd = kvm_open();
+	if (vm->kvm_fd < 0) {
+		errno = -vm->kvm_fd;
+		vm->kvm_fd = -1;
 		goto fail;
+	}
 	vm->clocks.first_ioctl_ns = clock_now_ns();
 	ret = ioctl(vm->kvm_fd, KVM_GET_API_VERSION, 0);
 	if (ret != KVM_API_VERSION) {

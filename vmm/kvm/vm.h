@@ -63,6 +63,10 @@ struct vm_config {
 	 * ends. */
 	int (*start)(struct vm *vm, void *opaque, const char *hostname, int request_fd);
 	void *start_opaque;
+	u64 deadline_ms;     /* the VM ends when it has run for so long; 0: never. One that waits
+				gets its own with CTL_START */
+	bool owner_by_path;  /* users can't be told from each other (user namespace): who may open
+				the listener's path is an owner */
 	bool sandbox;	     /* vm_run() applies the system call filters before the guest runs */
 	u32 sandbox_options; /* enum seccomp_options */
 };
@@ -74,7 +78,10 @@ enum vm_stop {
 	VM_STOP_REQUESTED,
 	VM_STOP_SNAPSHOT,
 	VM_STOP_ERROR,
+	VM_STOP_DEADLINE,
 };
+
+#define VM_DEADLINE_MAX_MS (10ull * 365 * 86400 * 1000)
 
 /**
  * Rendezvous of the vCPU threads, guarded by dev_lock; @requested and @exit are also read without
@@ -121,7 +128,8 @@ struct vm {
 	struct ev ev;
 	pthread_mutex_t dev_lock;
 	struct vm_pause pause;
-	struct ev_handler ctl_handler, owner_handler, listen_handler, signal_handler, wake_handler;
+	struct ev_handler ctl_handler, owner_handler, listen_handler, signal_handler, wake_handler,
+		deadline_handler;
 	struct pager *pager; /* brings missing pages of RAM (snapshot/pager.h), or NULL; owned */
 	struct ev_handler pager_handler;
 	/* RAM's mapping is advised MADV_RANDOM, for this long after vm_run() began; 0: it is not.

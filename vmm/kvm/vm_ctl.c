@@ -77,7 +77,11 @@ void vm_on_ctl(struct ev_handler *handler, u32 events)
 		vm_owner_snapshot(vm, &msg, fd);
 		return;
 	case CTL_START:
-		vm_start_waiting(vm, now_ns, msg.text, fd);
+		vm_start_waiting(vm, now_ns, &msg, fd);
+		break;
+	case CTL_DEADLINE:
+		if (vm->waiting || vm_deadline_set(vm, msg.generation))
+			log_guest("control channel: a hard time-out was refused");
 		break;
 	case CTL_STOP:
 		vm_request_stop(vm, VM_STOP_REQUESTED, 0, "the owner asked for it");

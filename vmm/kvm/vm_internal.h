@@ -47,7 +47,12 @@ void vm_listen_again(struct vm *vm);
 int vm_guest_connect(struct vsock_owner *owner, u32 port);
 
 /** vm_start_waiting() - on the loop, dev_lock held: CTL_START came, at @start_ns. */
-void vm_start_waiting(struct vm *vm, u64 start_ns, const char *hostname, int request_fd);
+void vm_start_waiting(struct vm *vm, u64 start_ns, const struct ctl_msg *msg, int request_fd);
+
+/** vm_deadline_init() - the hard time-out, watched by the loop. vm_deadline_set() - end the VM
+ * @from_now_ms from now; 0: not at all. Return: 0 or -errno. */
+int __must_check vm_deadline_init(struct vm *vm);
+int __must_check vm_deadline_set(struct vm *vm, u64 from_now_ms);
 
 /** vm_pause_begin() - under dev_lock: every vCPU thread is to come to the rendezvous.
  * vm_pause_kick() makes those in KVM_RUN leave it. */

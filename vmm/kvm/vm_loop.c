@@ -83,6 +83,7 @@ void vm_notify(struct vm *vm, enum ctl_type type, int error, const char *text)
 			[VM_STOP_REQUESTED] = CTL_EXIT_STOPPED,
 			[VM_STOP_SNAPSHOT] = CTL_EXIT_SNAPSHOT,
 			[VM_STOP_ERROR] = CTL_EXIT_ERROR,
+			[VM_STOP_DEADLINE] = CTL_EXIT_DEADLINE,
 		};
 
 		msg.reason = reasons[vm->stop];
@@ -254,6 +255,7 @@ static int vm_loop_init(struct vm *vm)
 	ret = ret ?: ev_add(&vm->ev, &vm->wake_handler, EPOLLIN);
 	ret = ret ?: vm_watch_pager(vm);
 	ret = ret ?: vm_mem_end_page_reads(vm);
+	ret = ret ?: vm_deadline_init(vm);
 	if (ret)
 		log_err("event loop: %s", strerror(-ret));
 	return ret ?: vm_ctl_attach(vm);
@@ -280,7 +282,7 @@ static void vm_let_run(struct vm *vm)
 	vm_pause_end(vm);
 }
 
-void vm_start_waiting(struct vm *vm, u64 start_ns, const char *hostname, int request_fd)
+void vm_start_waiting(struct vm *vm, u64 start_ns, const struct ctl_msg *msg, int request_fd)
 {
 	int ret;
 
@@ -290,7 +292,8 @@ void vm_start_waiting(struct vm *vm, u64 start_ns, const char *hostname, int req
 	}
 	vm->waiting = false;
 	vm->clocks.start_ns = start_ns;
-	ret = vm->cfg.start(vm, vm->cfg.start_opaque, hostname, request_fd);
+	ret = vm->cfg.start(vm, vm->cfg.start_opaque, msg->text, request_fd);
+	ret = ret ?: vm_deadline_set(vm, msg->generation);
 	if (ret)
 		vm_request_stop(vm, VM_STOP_ERROR, ret, "the start failed");
 	else if (vm->stop == VM_RUNNING)

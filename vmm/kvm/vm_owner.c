@@ -4,7 +4,8 @@
 // A VM without a listener ends with its owner. One with a listener goes on, and serves the next
 // process that connects there by the same protocol. Of several the first is served, the others wait
 // in the queue until it has left: the listener is not watched meanwhile. An owner of another user
-// is turned away, whatever the modes of the folder are.
+// is turned away, whatever the modes of the folder are; in a jail, whose user namespace shows all
+// users but its own as one and the same, these modes (0600, root's) are what decides.
 //
 // A snapshot that was asked for and not written yet ends with the owner that asked.
 #include <errno.h>
@@ -33,7 +34,7 @@ static void vm_on_owner(struct ev_handler *handler, u32 events)
 			log_guest("control listener: %s", strerror(errno));
 		return;
 	}
-	if (!usock_peer_ok(fd)) {
+	if (!vm->cfg.owner_by_path && !usock_peer_ok(fd)) {
 		log_guest("control listener: a process of another user was turned away");
 		fd_close(&fd);
 		return;

@@ -132,7 +132,7 @@ int snap_hot_open(const struct snap *snap, struct snap_hot *out)
 	int fd, ret;
 
 	*out = (struct snap_hot){0};
-	if (faccessat(snap->dirfd, SNAP_FILE_HOT, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+	if (!snap_part_there(snap->dirfd, SNAP_FILE_HOT))
 		return 0;
 	fd = snap_part_open(snap->dirfd, snap->path, SNAP_FILE_HOT, &len_bytes);
 	if (fd < 0)

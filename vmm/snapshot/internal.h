@@ -31,6 +31,18 @@ u64 snap_memory_bytes(u64 ram_bytes);
  */
 int __must_check snap_part_open(int dirfd, const char *path, const char *name, u64 *len_bytes);
 
+/** snap_part_there() - false only if there is no file @name in the folder @dirfd. */
+bool snap_part_there(int dirfd, const char *name);
+
+struct stat;
+/** snap_check_owner() - nobody but root and this user can change what @st is about. Return: NULL or
+ * what is wrong. */
+const char *snap_check_owner(const struct stat *st);
+/** snap_check_part() - of the open file @fd, what snap_part_open() promises. @linked: it may have
+ * other names. @vouched: who owns it was looked at before. Return: 0, or -errno and @why. */
+int __must_check snap_check_part(int fd, bool linked, bool vouched, const char **why,
+				 u64 *len_bytes);
+
 /** snap_part_read() - file @name of the folder @dirfd whole, at most @max_bytes; opened as by
  * snap_part_open(). @out: the caller frees it. Return: 0 or -errno (logged). */
 int __must_check snap_part_read(int dirfd, const char *path, const char *name, size_t max_bytes,

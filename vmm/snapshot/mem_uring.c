@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "vmm/snapshot/handed.h"
 #include "vmm/snapshot/mem.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -32,6 +33,9 @@ static int open_direct(const struct snap_mem *mem)
 	char path[32];
 	int fd, ret;
 
+	fd = snap_handed_direct(mem->fd);
+	if (fd >= 0)
+		return fd;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", mem->fd);
 	fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 	if (fd >= 0)

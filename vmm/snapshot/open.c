@@ -14,6 +14,8 @@
 #include "vmm/kvm/layout.h"
 #include "vmm/kvm/vm.h"
 #include "vmm/snapshot/diff.h"
+#include "vmm/snapshot/handed.h"
+#include "vmm/util/kvmdev.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -38,91 +40,6 @@ u64 snap_memory_bytes(u64 ram_bytes)
 	return high_bytes ? LAYOUT_HIGH_RAM_GPA + high_bytes : layout_low_ram_bytes(ram_bytes);
 }
 
-/** check_owner() - nobody but root and this user can change what @st is about. Return: NULL or what
- * is wrong. */
-static const char *check_owner(const struct stat *st)
-{
-	if (st->st_uid != 0 && st->st_uid != geteuid())
-		return "owned by another user";
-	if (st->st_mode & (S_IWGRP | S_IWOTH))
-		return "writable by others";
-	return NULL;
-}
-
-/** check_part() - @linked: the file may have other names. */
-static int check_part(int fd, bool linked, const char **why, u64 *len_bytes)
-{
-	struct stat st;
-
-	*why = "can't be examined";
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	*why = "not a regular file";
-	if (!S_ISREG(st.st_mode))
-		return -EINVAL;
-	*why = check_owner(&st);
-	if (*why)
-		return -EPERM;
-	*why = "has another name (hard link), by which it may be changed: make a copy of the snapshot instead";
-	if (st.st_nlink > 1 && !linked)
-		return -EMLINK;
-	*len_bytes = (u64)st.st_size;
-	return 0;
-}
-
-int snap_part_open(int dirfd, const char *path, const char *name, u64 *len_bytes)
-{
-	const char *why;
-	int fd, ret;
-
-	*len_bytes = 0;
-	/* O_NONBLOCK: a FIFO in this place must not hang the open; it has no effect on the regular
-	 * file that is asked for. */
-	fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0) {
-		ret = -errno;
-		log_err("%s/%s: %s", path, name,
-			ret == -ELOOP ? "is a symbolic link" : strerror(-ret));
-		return ret;
-	}
-	ret = check_part(fd, false, &why, len_bytes);
-	if (ret) {
-		log_err("%s/%s: %s", path, name, why);
-		fd_close(&fd);
-		return ret;
-	}
-	return fd;
-}
-
-int snap_part_read(int dirfd, const char *path, const char *name, size_t max_bytes, void **out,
-		   size_t *len_bytes)
-{
-	u64 size_bytes;
-	int fd, ret;
-
-	fd = snap_part_open(dirfd, path, name, &size_bytes);
-	if (fd < 0)
-		return fd;
-	*out = NULL;
-	ret = -EFBIG;
-	if (size_bytes > max_bytes)
-		goto out_close;
-	ret = -ENOMEM;
-	*out = malloc(size_bytes + 1);
-	if (!*out)
-		goto out_close;
-	ret = fd_read_full(fd, *out, size_bytes);
-	*len_bytes = size_bytes;
-out_close:
-	if (ret) {
-		log_err("%s/%s: %s", path, name, ret == -EFBIG ? "too large" : strerror(-ret));
-		free(*out);
-		*out = NULL;
-	}
-	fd_close(&fd);
-	return ret;
-}
-
 int snap_manifest_read(int dirfd, const char *path_for_messages, struct snap_manifest *out)
 {
 	char why[256] = "";
@@ -145,17 +62,21 @@ int snap_manifest_read(int dirfd, const char *path_for_messages, struct snap_man
 /** open_folder() - @name from the folder @at_fd, as openat(2) takes them; @flags more for it. */
 static int open_folder(struct snap *snap, int at_fd, const char *name, int flags)
 {
+	const bool handed = snap_handed_any();
 	const char *why = NULL;
 	struct stat st;
 	int ret;
 
-	snap->dirfd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
+	snap->dirfd = handed ? snap_handed_folder(name)
+			     : openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
 	if (snap->dirfd < 0 || fstat(snap->dirfd, &st) < 0) {
 		ret = -errno;
-		log_err("%s: %s", snap->path, strerror(-ret));
-		return ret;
+		log_err("%s: %s", snap->path,
+			handed ? "was not handed over to the jail" : strerror(-ret));
+		return handed ? -ENOENT : ret;
 	}
-	why = check_owner(&st);
+	/* What was handed over was looked at by somebody who sees its owner. */
+	why = handed ? NULL : snap_check_owner(&st);
 	if (why) {
 		log_err("%s: %s", snap->path, why);
 		return -EPERM;
@@ -250,18 +171,20 @@ static bool is_erofs(int fd)
 static int open_root(struct snap *snap)
 {
 	const char *path = snap->manifest.root_image;
+	const bool handed = snap_handed_any();
 	u64 len_bytes = 0;
 	const char *why;
 	int ret;
 
-	snap->root_fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	snap->root_fd = handed ? snap_handed_root(path)
+			       : open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (snap->root_fd < 0) {
-		ret = -errno;
+		ret = handed ? snap->root_fd : -errno;
 		log_err("%s: root image %s: %s", snap->path, path, strerror(-ret));
 		return ret;
 	}
 	/* Shared by all templates of an image, and its digest is in the manifest. */
-	ret = check_part(snap->root_fd, true, &why, &len_bytes);
+	ret = snap_check_part(snap->root_fd, true, handed, &why, &len_bytes);
 	if (ret) {
 		log_err("%s: root image %s: %s", snap->path, path, why);
 		return ret;
@@ -356,7 +279,8 @@ static int open_parent(struct snap *link)
 		return -ENOMEM;
 	/* The manifest's check has bounded the name, and no slash is in it. */
 	snprintf(name, sizeof(name), "../%s", link->manifest.parent);
-	if (faccessat(link->dirfd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT) {
+	if (!snap_handed_any() && faccessat(link->dirfd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 &&
+	    errno == ENOENT) {
 		log_err("%s: holds only what differs from its parent '%s', which is not there",
 			link->path, link->manifest.parent);
 		return -ENOENT;
@@ -417,9 +341,9 @@ static int check_host(const struct snap *snap)
 	char why[256] = "";
 	int kvm_fd, ret;
 
-	kvm_fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	kvm_fd = kvm_open();
 	if (kvm_fd < 0) {
-		ret = -errno;
+		ret = kvm_fd;
 		log_err("/dev/kvm: %s", strerror(-ret));
 		return ret;
 	}

@@ -15,8 +15,7 @@ int snap_pack_open(const struct snap *snap, int *fd)
 	u64 len_bytes;
 
 	*fd = -1;
-	if (faccessat(snap->dirfd, SNAP_FILE_PACK, F_OK, AT_SYMLINK_NOFOLLOW) < 0 &&
-	    errno == ENOENT)
+	if (!snap_part_there(snap->dirfd, SNAP_FILE_PACK))
 		return 0;
 	*fd = snap_part_open(snap->dirfd, snap->path, SNAP_FILE_PACK, &len_bytes);
 	return MIN(*fd, 0);

@@ -61,9 +61,11 @@ struct pager {
 	bool watched, plain;
 };
 
-static int pager_open_uffd(void)
+static int kept_uffd = -1;
+
+/** Return: an fd or -errno. */
+static int pager_new_uffd(void)
 {
-	struct uffdio_api api = {.api = UFFD_API};
 	int dev_fd, fd, ret;
 
 	/* Faults of the kernel too: KVM's, and system calls' on guest memory. */
@@ -75,15 +77,34 @@ static int pager_open_uffd(void)
 		fd_close(&dev_fd);
 		errno = ret == ENOENT ? EPERM : ret;
 	}
+	return fd < 0 ? -errno : fd;
+}
+
+static int pager_open_uffd(void)
+{
+	struct uffdio_api api = {.api = UFFD_API};
+	int fd = kept_uffd >= 0 ? kept_uffd : pager_new_uffd(), ret;
+
+	kept_uffd = -1;
 	if (fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0)
 		return fd;
-	ret = -errno;
+	ret = fd < 0 ? fd : -errno;
 	log_err("userfaultfd: %s%s", strerror(-ret),
 		ret == -EPERM || ret == -EACCES ? " (root, access to /dev/userfaultfd, or sysctl "
 						  "vm.unprivileged_userfaultfd=1 is needed)"
 						: "");
 	fd_close(&fd);
 	return ret;
+}
+
+int pager_keep_uffd(void)
+{
+	int fd = pager_new_uffd();
+
+	if (fd < 0)
+		log_err("userfaultfd: %s", strerror(-fd));
+	kept_uffd = MAX(fd, -1);
+	return MIN(fd, 0);
 }
 
 static int pager_fork(struct pager *pager, struct pager_peer *peer)

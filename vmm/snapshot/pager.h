@@ -36,6 +36,10 @@ struct pager_stats {
 
 struct pager;
 
+/** pager_keep_uffd() - open the userfaultfd of the next pager_start() now, while this process has
+ * the right to. It serves this process alone. Return: 0 or -errno (logged). */
+int __must_check pager_keep_uffd(void);
+
 /**
  * pager_start() - open a userfaultfd and fork the servers. The process should be small and have one
  * thread; it should not be mapping the guest's memory yet. They end with the calling thread, or

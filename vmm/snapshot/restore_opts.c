@@ -96,9 +96,19 @@ static bool thp_offered(const char *file)
 	return offered;
 }
 
+/* What snap_opts_look_thp() has seen. */
+static bool thp_seen_anon, thp_seen_shmem;
+
+void snap_opts_look_thp(void)
+{
+	thp_seen_anon = thp_offered(THP_FOLDER "enabled");
+	thp_seen_shmem = thp_offered(THP_FOLDER "shmem_enabled");
+}
+
 static int check_huge(const struct snap_mem_ops *ops)
 {
 	const char *file = THP_FOLDER "enabled";
+	bool seen = thp_seen_anon;
 
 	if (ops->huge == SNAP_HUGE_NONE) {
 		log_err("huge pages: strategy %s can't have them: it maps pages one by one or from a "
@@ -106,9 +116,11 @@ static int check_huge(const struct snap_mem_ops *ops)
 			ops->name);
 		return -EOPNOTSUPP;
 	}
-	if (ops->huge == SNAP_HUGE_SHMEM)
+	if (ops->huge == SNAP_HUGE_SHMEM) {
 		file = THP_FOLDER "shmem_enabled";
-	if (thp_offered(file))
+		seen = thp_seen_shmem;
+	}
+	if (seen || thp_offered(file))
 		return 0;
 	log_err("huge pages: this host has turned them off (%s)", file);
 	return -EOPNOTSUPP;

@@ -56,6 +56,10 @@ void snap_opts_note(struct snap_restore_opts *opts, const char *what);
 
 struct snap_mem_ops;
 
+/** snap_opts_look_thp() - see whether the host offers transparent huge pages, for a later
+ * snap_opts_check() that can't look. */
+void snap_opts_look_thp(void);
+
 /** snap_opts_check() - can what @opts ask for be had with strategy @ops on this host, as far as
  * that can be told before anything is done? Return: 0 or -errno (logged). */
 int __must_check snap_opts_check(const struct snap_restore_opts *opts,

@@ -129,6 +129,9 @@ struct snap_write_opts {
 	 * also on failure. Then there is no io_uring, and leftovers stay. 0: not given.
 	 */
 	int folder_fd;
+	bool into;	/* with @folder_fd: that is the snapshot's own folder, empty, and nobody's
+			   before the caller of this process gives it a place: no rename here,
+			   and a diff's parent is not looked for */
 	int pagemap_fd; /* with @folder_fd: /proc/self/pagemap, or -1; not owned */
 	bool no_sync;	/* not to outlive this boot of the machine */
 	bool diff;	/* keep only what differs from @base, which stands beside @path as

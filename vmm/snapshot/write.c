@@ -41,6 +41,7 @@ static int copy_opts(struct snap_write_opts *out, const struct snap_write_opts *
 	out->opaque = in->opaque;
 	out->hot = in->hot;
 	out->folder_fd = in->folder_fd;
+	out->into = in->into;
 	out->pagemap_fd = in->pagemap_fd;
 	out->no_sync = in->no_sync;
 	out->path = strdup(in->path);

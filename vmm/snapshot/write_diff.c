@@ -66,6 +66,8 @@ int snap_writer_diff_prepare(struct snap_writer *writer)
 			opts->path, opts->parent, SNAP_CHAIN_MAX);
 		return -ELOOP;
 	}
+	if (opts->into)
+		return snap_content_map(opts->base, &writer->content);
 	if (!is_folder(writer->parent_fd, opts->parent, opts->base->dirfd)) {
 		log_err("%s: a diff has to stand beside its parent, and '%s' there is not the snapshot that was restored",
 			opts->path, opts->parent);
@@ -85,7 +87,8 @@ int snap_writer_diff_check(const struct snap_writer *writer)
 {
 	const struct snap_write_opts *opts = &writer->opts;
 
-	if (!opts->diff || is_folder(writer->parent_fd, opts->parent, opts->base->dirfd))
+	if (!opts->diff || opts->into ||
+	    is_folder(writer->parent_fd, opts->parent, opts->base->dirfd))
 		return 0;
 	log_err("%s: its parent '%s' was replaced or removed meanwhile", opts->path, opts->parent);
 	return -ESTALE;

@@ -264,6 +264,11 @@ int snap_writer_open(struct snap_writer *writer)
 	ret = open_parent(writer);
 	if (ret)
 		return ret;
+	if (writer->opts.into) {
+		writer->temp_fd = writer->parent_fd;
+		writer->parent_fd = -1;
+		return make_parts(writer);
+	}
 	ret = check_target(writer);
 	if (ret)
 		return ret;
@@ -355,6 +360,10 @@ int snap_writer_publish(struct snap_writer *writer, bool has_disk)
 		log_err("%s: not published: nobody wants it any more", writer->opts.path);
 		return -ECANCELED;
 	}
+	if (writer->opts.into) {
+		fd_close(&writer->temp_fd);
+		return 0;
+	}
 	ret = move_in_place(writer);
 	if (ret < 0) {
 		log_err("%s: can't be put in place: %s", writer->opts.path, strerror(-ret));
@@ -383,6 +392,10 @@ void snap_writer_close(struct snap_writer *writer)
 	fd_close(&writer->state_fd);
 	fd_close(&writer->manifest_fd);
 	fd_close(&writer->diff_fd);
+	/* In a folder that is the caller's, what was not published does not stay either. */
+	for (unsigned int i = 0;
+	     writer->opts.into && writer->temp_fd >= 0 && i < ARRAY_SIZE(part_names); i++)
+		(void)unlinkat(writer->temp_fd, part_names[i], 0);
 	if (writer->temp[0] && writer->temp_fd >= 0) {
 		ret = remove_folder(writer->parent_fd, writer->temp_fd, writer->temp);
 		if (ret)

@@ -22,12 +22,16 @@ enum ctl_type {
 			    bridges them and owns the fd. On refusal it closes it. */
 	CTL_STOP = 2,	 /* end at once */
 	CTL_START = 3,	 /* to a waiting VM, once: run. text: host name, or ""; fd: a file with the
-			    first request from its offset 0 on, or none */
+			    first request from its offset 0 on, or none; generation: as that of
+			    CTL_DEADLINE */
 	CTL_FORK = 4, /* to a zygote: make a waiting VM; fd: its end of its own control channel */
 	CTL_SNAPSHOT_REQ = 5, /* to a VM with --ctl-listen: write a snapshot at the guest's next
 				 checkpoint call. fd: the folder it is to stand in; text: its name;
 				 port: enum ctl_snapshot_flags. Answered by CTL_ARMED; CTL_SNAPSHOT
-				 comes when it is written. Ends with the owner that asked */
+				 comes when it is written. Ends with the owner that asked.
+				 generation: see CTL_SNAPSHOT_INTO */
+	CTL_DEADLINE = 6,     /* generation: milliseconds from now until the VM ends by itself
+				 (CTL_EXIT_DEADLINE); 0: it does not. The last one counts */
 
 	/* VMM to owner */
 	/* fd: a Unix stream socket that a guest process opened to host port `port` */
@@ -48,6 +52,10 @@ enum ctl_type {
 enum ctl_snapshot_flags {
 	CTL_SNAPSHOT_EXIT = 1u << 0, /* the VM ends when it is written, and it is synced; otherwise
 					the VM goes on */
+	CTL_SNAPSHOT_INTO = 1u << 1, /* fd is the snapshot's own folder, empty, and it is the
+					owner's to give it a place; generation: inode number of the
+					folder of what the VM runs from, if a diff may stand beside
+					it, else 0 */
 };
 
 enum ctl_owned_flags {
@@ -60,6 +68,7 @@ enum ctl_exit_reason {
 	CTL_EXIT_STOPPED = 2,  /* CTL_STOP or signal */
 	CTL_EXIT_SNAPSHOT = 3, /* the snapshot is written and the VM was told to end then */
 	CTL_EXIT_ERROR = 4,    /* thaw-vmm's own fault: error, text */
+	CTL_EXIT_DEADLINE = 5, /* its hard time-out was over */
 };
 
 /* CLOCK_MONOTONIC of the host, nanoseconds; 0 = did not happen yet. */

@@ -28,6 +28,7 @@ MACHINE_FILES = (
     "thawhost/initramfs.py",
     "thawhost/machine.py",
 )
+INITS = ("agent", "systemd")
 STATE_DISK_BYTES = 20 << 30
 
 
@@ -75,8 +76,18 @@ def image_dir() -> Path:
     return cache_dir() / f"testhost-{image_digest()}"
 
 
+def init() -> str:
+    """What is process 1 of the host: "agent", or "systemd" with the agent as a service."""
+    name = setting("THAW_TEST_HOST_INIT", "agent")
+    if name not in INITS:
+        raise HostError(f"THAW_TEST_HOST_INIT={name}: {' or '.join(INITS)} is expected")
+    return name
+
+
 def checkout_key() -> str:
-    return hashlib.sha256(os.fsencode(CHECKOUT)).hexdigest()[:16]
+    """Names this checkout's host; one of each kind can run."""
+    suffix = "" if init() == "agent" else f"-{init()}"
+    return hashlib.sha256(os.fsencode(CHECKOUT)).hexdigest()[:16] + suffix
 
 
 def state_disk() -> Path:

@@ -21,6 +21,11 @@ KERNEL_LINE = (
     " no_timer_check audit=0 apparmor=0 cryptomgr.notests random.trust_cpu=on"
     " initcall_blacklist=jent_mod_init"
 )
+INIT_LINES = {
+    "agent": "",
+    "systemd": " selinux=0 net.ifnames=0 systemd.show_status=no systemd.mask=getty.target"
+    " systemd.mask=serial-getty@ttyS0.service systemd.mask=systemd-udev-trigger.service",
+}
 # The checkout must show every change made outside at once, so nothing of it is cached. The cache
 # folder holds images under names that are never used again for other content: there, pages and
 # names stay cached, or every open of an image would drop the pages that its users share.
@@ -177,7 +182,7 @@ def qemu_command(image_dir: Path, port: int, share_options: list[str]) -> list[s
     command += ["-display", "none", "-monitor", "none", "-rtc", "base=utc"]
     command += ["-serial", f"file:{option_path(folder / 'console.log')}"]
     command += ["-kernel", str(image_dir / "kernel"), "-initrd", str(folder / "initramfs")]
-    command += ["-append", KERNEL_LINE]
+    command += ["-append", KERNEL_LINE + INIT_LINES[config.init()]]
     root = option_path(image_dir / "root.ext4")
     command += ["-drive", f"file={root},{disk},snapshot=on"]
     state = option_path(config.state_disk())

@@ -14,6 +14,9 @@ from .config import HostError
 HOST_DIR = "run/thaw-host"
 
 # Everything that has to happen before the root's own python3 can run as init.
+UNIT_NAME = "thaw-testhost.service"
+UNITS = "run/systemd/system"
+AGENT = f"/usr/bin/python3 -I -X utf8 /{HOST_DIR}/agent.py"
 INIT = f"""#!/bin/busybox sh
 die() {{ echo "thaw-testhost: $1" >/dev/console; exec /bin/busybox poweroff -f; }}
 /bin/busybox mount -t devtmpfs dev /dev
@@ -23,8 +26,26 @@ die() {{ echo "thaw-testhost: $1" >/dev/console; exec /bin/busybox poweroff -f; 
 /bin/busybox mkdir -p /root/{HOST_DIR}
 /bin/busybox cp -r /host/. /root/{HOST_DIR}/
 /bin/busybox umount /dev
-exec /bin/busybox switch_root /root /usr/bin/python3 -I -X utf8 /{HOST_DIR}/agent.py
+if [ -d /units ]; then
+	/bin/busybox mkdir -p /root/{UNITS}
+	/bin/busybox cp -a /units/. /root/{UNITS}/
+fi
+exec /bin/busybox switch_root /root $(/bin/busybox cat /init-command)
 """
+
+# With systemd as process 1 the agent is a service that wants nothing but to be first.
+UNIT = f"""[Unit]
+Description=Agent of the test host
+DefaultDependencies=no
+After=-.mount
+Before=basic.target
+[Service]
+ExecStart={AGENT}
+OOMScoreAdjust=-1000
+KillMode=process
+Delegate=yes
+"""
+INIT_COMMANDS = {"agent": AGENT, "systemd": "/usr/lib/systemd/systemd"}
 
 
 class CpioWriter:
@@ -70,6 +91,14 @@ def make_initramfs(tree: Path, host_json: bytes) -> bytes:
     archive.add("bin/busybox", stat.S_IFREG | 0o755, (tree / "usr/bin/busybox").read_bytes())
     archive.add("virtio_blk.ko", stat.S_IFREG | 0o600, read_module(tree, "virtio_blk"))
     archive.add("init", stat.S_IFREG | 0o755, INIT.encode())
+    command = INIT_COMMANDS[config.init()]
+    archive.add("init-command", stat.S_IFREG | 0o644, command.encode())
+    if config.init() == "systemd":
+        wants = "units/multi-user.target.wants"
+        for folder in ("units", wants):
+            archive.add(folder, stat.S_IFDIR | 0o755)
+        archive.add(f"units/{UNIT_NAME}", stat.S_IFREG | 0o644, UNIT.encode())
+        archive.add(f"{wants}/{UNIT_NAME}", stat.S_IFLNK | 0o777, f"../{UNIT_NAME}".encode())
     for name in config.AGENT_FILES:
         archive.add(f"host/{name}", stat.S_IFREG | 0o644, (config.HERE / name).read_bytes())
     archive.add("host/host.json", stat.S_IFREG | 0o600, host_json)

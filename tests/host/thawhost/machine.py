@@ -175,6 +175,7 @@ def write_initramfs(tree: Path) -> None:
         "address": emulator.ADDRESS,
         "state_disk": "/dev/vdb",
         "state_dir": "/var/lib/thaw",
+        "init": config.init(),
     }
     (folder / "initramfs").write_bytes(make_initramfs(tree, json.dumps(settings).encode()))
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sandboxes by name: the start and the end of this part of thawd.
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vmm/daemon/box_internal.h"
+#include "vmm/daemon/pools.h"
+#include "vmm/daemon/reconcile.h"
+#include "vmm/util/log.h"
+#include "vmm/util/util.h"
+
+static u64 boottime_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_BOOTTIME, &now);
+	return (u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000;
+}
+
+static void gauges(struct thawd *thawd, struct metric_out *out)
+{
+	u64 counts[BOX_STATES];
+
+	boxes_count_states(thawd, counts);
+	for (int i = 0; i < BOX_STATES; i++)
+		metric_gauge(out, "thaw_sandboxes", "Sandboxes by state.", "state",
+			     box_state_name((enum box_state)i), (double)counts[i]);
+}
+
+static struct boxes *new_boxes(struct thawd *thawd)
+{
+	const struct conf *conf = &thawd->conf;
+	struct boxes *boxes = calloc(1, sizeof(*boxes));
+
+	if (!boxes)
+		return NULL;
+	boxes->thawd = thawd;
+	boxes->now_ms = boottime_ms;
+	boxes->next_ms = TIMER_NEVER;
+	pthread_mutex_init(&boxes->lock, NULL);
+	pthread_mutex_init(&boxes->snap_lock, NULL);
+	pthread_mutex_init(&boxes->build_lock, NULL);
+	pthread_cond_init(&boxes->build_done, NULL);
+	boxes->snaps = json_object();
+	boxes->building = json_object();
+	boxes->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	boxes->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	quota_init(&boxes->quota, conf->max_sandboxes, conf->max_vcpus, conf->max_memory_bytes,
+		   conf->cpu_overcommit, conf->memory_overcommit);
+	return boxes;
+}
+
+int boxes_start(struct thawd *thawd)
+{
+	struct boxes *boxes = new_boxes(thawd);
+	char path[PATH_MAX];
+	int lock_fd, ret;
+
+	thawd->boxes = boxes;
+	if (!boxes || !boxes->snaps || !boxes->building || boxes->epoll_fd < 0 ||
+	    boxes->wake_fd < 0)
+		return -ENOMEM;
+	/* Makes run/ as well. */
+	lock_fd = sandbox_lock_all(&thawd->state, false);
+	if (lock_fd < 0)
+		return lock_fd;
+	fd_close(&lock_fd);
+	state_path(&thawd->state, "thawd.db", NULL, NULL, path);
+	ret = db_open(path, &boxes->db);
+	if (!ret)
+		ret = snaps_load(boxes);
+	if (!ret)
+		ret = boxes_load(boxes);
+	if (!ret)
+		ret = reconcile_all(boxes);
+	if (!ret)
+		ret = super_start(boxes);
+	if (!ret)
+		ret = pools_start(boxes);
+	if (ret)
+		return ret;
+	metric_register(thawd, gauges);
+	super_sweep(boxes);
+	return 0;
+}
+
+/** Sandboxes stay: their machines are only let go of. */
+static void let_go(struct box *box)
+{
+	vmmproc_release(&box->vmm);
+	fd_close(&box->pid_fd);
+	box_put(box);
+}
+
+void boxes_stop(struct thawd *thawd)
+{
+	struct boxes *boxes = thawd->boxes;
+
+	if (!boxes)
+		return;
+	super_stop(boxes);
+	pools_stop(boxes);
+	for (size_t i = 0; i < boxes->count; i++)
+		let_go(boxes->table[i]);
+	free(boxes->table);
+	db_close(boxes->db);
+	json_decref(boxes->snaps);
+	json_decref(boxes->building);
+	fd_close(&boxes->epoll_fd);
+	fd_close(&boxes->wake_fd);
+	pthread_cond_destroy(&boxes->build_done);
+	pthread_mutex_destroy(&boxes->build_lock);
+	pthread_mutex_destroy(&boxes->snap_lock);
+	pthread_mutex_destroy(&boxes->lock);
+	free(boxes);
+	thawd->boxes = NULL;
+}
