@@ -91,7 +91,7 @@ DAEMON_SRCS := vmm/daemon/conf.c vmm/daemon/conf_table.c vmm/daemon/sdnotify.c v
 	vmm/daemon/http_stream.c vmm/daemon/http_upgrade.c vmm/daemon/notes.c vmm/daemon/events.c vmm/daemon/audit.c vmm/daemon/metrics.c vmm/daemon/api_core.c
 
 # Ports and previews.
-DAEMON_SRCS += vmm/daemon/api_ports.c
+DAEMON_SRCS += vmm/daemon/api_ports.c vmm/daemon/proxy.c vmm/daemon/proxy_headers.c vmm/daemon/proxy_connect.c vmm/daemon/proxy_pump.c vmm/daemon/preview.c
 
 # Boxes.
 DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/daemon/box_spec_out.c vmm/daemon/box_row.c vmm/daemon/box_create.c vmm/daemon/box_start.c \
@@ -120,7 +120,7 @@ UNIT_TESTS := test_heap test_hot test_pager test_pager_vm test_gmem test_bus tes
 
 FUZZERS := fuzz_virtq fuzz_mmio fuzz_blk fuzz_vsock fuzz_snapshot fuzz_manifest fuzz_diff fuzz_frame
 
-UNIT_TESTS += test_jail test_pack test_pack_lies test_seal
+UNIT_TESTS += test_jail test_stage test_pack test_pack_lies test_seal
 FUZZERS += fuzz_pack
 
 UNIT_TESTS += test_machine_wait test_zygote test_owner
@@ -129,12 +129,13 @@ UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
 FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
-DAEMON_TESTS :=
+DAEMON_TESTS := test_route test_proxy
 DAEMON_TESTS += test_box_spec test_box_timer test_box_db
 DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
-DAEMON_FUZZERS :=
+DAEMON_FUZZERS := fuzz_http
 DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
+DAEMON_FUZZERS += fuzz_files
 FUZZERS += $(DAEMON_FUZZERS)
 UNIT_TESTS += test_httpc test_cli
 UNIT_TESTS += test_output_ring
@@ -145,6 +146,7 @@ FUZZERS += fuzz_httpc
 FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
 	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
 LIB_SRCS += guest/files/frame.c
+FUZZ_EXTRA_fuzz_files := guest/files/tar_in.c -larchive
 
 # The tests' vsock driver.
 UNIT_EXTRA_test_jail := tests/jail/attempts.c

@@ -246,9 +246,10 @@ int op_tar_in(char **args)
 	archive_write_disk_set_options(in.disk,
 				       EXTRACT_FLAGS | (geteuid() ? 0 : ARCHIVE_EXTRACT_OWNER));
 	out_opened(&st, 0, -1);
-	if (archive_read_open_fd(in.tar, STDIN_FILENO, FILES_CHUNK_BYTES) != ARCHIVE_OK)
-		return fail_archive(in.tar, args[0], EILSEQ);
-	status = put_all(&in, args[0]);
+	if (archive_read_open_fd(in.tar, STDIN_FILENO, FILES_CHUNK_BYTES) == ARCHIVE_OK)
+		status = put_all(&in, args[0]);
+	else
+		status = fail_archive(in.tar, args[0], EILSEQ);
 	/* Also after an error: folders that are there get their modes. */
 	archive_write_free(in.disk);
 	archive_read_free(in.tar);

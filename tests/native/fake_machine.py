@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -37,10 +38,10 @@ SHIM = os.environ.get("THAW_FAKE_SHIM", f"{HERE}/../../build/release/thaw-shim")
 FILES = os.environ.get("THAW_FILES", f"{HERE}/../../build/release/thaw-files")
 
 MSG = struct.Struct("<IIIIiIQ5Q192s")
-CONNECT, STOP, START, FORK, SNAPSHOT_REQ = 1, 2, 3, 4, 5
+CONNECT, STOP, START, FORK, SNAPSHOT_REQ, DEADLINE = 1, 2, 3, 4, 5, 6
 ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 64, 65, 66, 67, 68, 69
 WAITING, FORKED, OWNED, ARMED = 70, 71, 72, 73
-POWEROFF, STOPPED, SNAPSHOT_WRITTEN = 0, 2, 3
+POWEROFF, STOPPED, SNAPSHOT_WRITTEN, TIME_OVER = 0, 2, 3, 5
 SHIM_EXEC, SHIM_CHECKPOINT, SHIM_POWEROFF, SHIM_CHECKPOINT_LIVE, SHIM_SHUTDOWN = 1, 5, 7, 8, 9
 OK_FRAME = struct.pack("<IBBH", 0, 70, 1, 0)
 SHIM_PORT, FIRST_PORT = 1024, 1025
@@ -87,9 +88,9 @@ class Bridge:
         self.buffers = [bytearray(), bytearray()]  # read from end i, for the other one
         self.eof = [False, False]
         self.done = [False, False]  # the other end was told of it
-        for end in self.ends:
+        for i, end in enumerate(self.ends):
             end.setblocking(False)
-            machine.watch(end, self.events, 0)
+            machine.watch(end, functools.partial(self.events, i), 0)
         self.rewatch()
 
     def rewatch(self) -> None:
@@ -101,26 +102,37 @@ class Bridge:
                 events |= select.EPOLLOUT
             self.machine.change(end, events)
 
-    def move(self, i: int) -> None:
-        source, sink = self.ends[i], self.ends[1 - i]
+    def take(self, i: int) -> None:
         with contextlib.suppress(BlockingIOError):
             while not self.eof[i] and len(self.buffers[i]) < BUFFER_BYTES:
-                data = source.recv(65536)
+                try:
+                    data = self.ends[i].recv(65536)
+                except ConnectionResetError:
+                    data = b""
                 self.eof[i] = not data
                 self.buffers[i] += data
+
+    def move(self, i: int) -> None:
+        sink = self.ends[1 - i]
+        self.take(i)
         with contextlib.suppress(BlockingIOError):
             while self.buffers[i]:
-                del self.buffers[i][: sink.send(self.buffers[i])]
+                try:
+                    del self.buffers[i][: sink.send(self.buffers[i])]
+                except (BrokenPipeError, ConnectionResetError):
+                    # Nobody takes it any more; what that end said is still to be passed on.
+                    self.buffers[i].clear()
         if self.eof[i] and not self.buffers[i] and not self.done[i]:
             self.done[i] = True
-            sink.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
 
-    def events(self, events: int) -> None:
+    def events(self, i: int, events: int) -> None:
         try:
             self.move(0)
             self.move(1)
-            # Both sides gone: epoll tells of it whatever is watched.
-            if all(self.done) or (events & select.EPOLLHUP and not any(self.buffers)):
+            # An end that is gone, and all it said is passed on: epoll tells of it for ever.
+            if all(self.done) or (events & select.EPOLLHUP and self.done[i]):
                 raise ConnectionResetError
             self.rewatch()
         except OSError:
@@ -175,7 +187,7 @@ class Machine:
     def tick(self) -> None:
         now = time.monotonic()
         if self.ends_at and now >= self.ends_at:
-            self.end(STOPPED, "its time is over (--hard-timeout)")
+            self.end(TIME_OVER, "its hard time-out is over")
         if not self.kill_at:
             return
         left = self.processes()
@@ -184,6 +196,9 @@ class Machine:
         elif not left:
             self.kill_at = 0.0
             self.end(POWEROFF)
+
+    def set_deadline(self, from_now_ms: int) -> None:
+        self.ends_at = time.monotonic() + from_now_ms / 1000 if from_now_ms else 0.0
 
     def end(self, reason: int, text: str = "") -> None:
         self.tell(message(EXIT, reason=reason, text=text))
@@ -210,6 +225,7 @@ class Machine:
         words += ["--kill-child=KILL", "--mount-proc", "sh", "-c", '"$@" & wait "$!"', "sh"]
         words += [SHIM, "--listen-unix", self.shim_path]
         words += ["--files", FILES] if os.path.exists(FILES) else []
+        words += self.shim_cgroup()
         null = os.open("/dev/null", os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
@@ -224,6 +240,20 @@ class Machine:
                 print("fake_machine: error: the shim does not listen", file=sys.stderr)
                 os._exit(1)
             time.sleep(0.002)
+
+    def shim_cgroup(self) -> list[str]:
+        """Its own, where there is cgroup v2; daemon.py removes it by the name of the state folder."""
+        with open("/proc/mounts") as mounts:
+            roots = [line.split()[1] for line in mounts if line.split()[2] == "cgroup2"]
+        tag = os.path.basename(os.path.dirname(os.environ.get("THAW_STATE", "")))
+        if not roots or not tag.startswith("thawd."):
+            return []
+        folder = f"{roots[0]}/{tag}-{os.getpid()}"
+        try:
+            os.mkdir(folder)
+        except OSError:
+            return []
+        return ["--cgroup", folder]
 
     def connect_shim(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -404,6 +434,8 @@ class Machine:
             os.close(fds[0])
         elif kind == STOP:
             self.end(STOPPED)
+        elif kind == DEADLINE:
+            self.set_deadline(fields[6])
         elif kind == SNAPSHOT_REQ:
             error = -16 if self.request else 0
             if not error:
@@ -461,7 +493,7 @@ class Machine:
             print("thaw-vmm: error: a word of its own", file=sys.stderr)
             os._exit(1)
         if hard := self.option("--hard-timeout"):
-            self.ends_at = time.monotonic() + int(hard.removesuffix("ms")) / 1000
+            self.set_deadline(int(hard))
         self.tell(message(RUNNING, upto=4))
         if self.fake == "start-hangs":
             self.loop()
@@ -482,6 +514,7 @@ class Machine:
             if not data:
                 os._exit(0)
             if MSG.unpack(data)[1] == START:
+                self.set_deadline(MSG.unpack(data)[6])
                 break
         self.set_owner(self.owner)
         self.go(fds[0] if fds else -1)

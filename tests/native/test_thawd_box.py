@@ -118,6 +118,12 @@ def test_refused_names(shared: Thawd, name: str) -> None:
     assert refused(shared, "PUT", f"/v1/sandboxes/{name}", {})[:2] == (400, "invalid_request")
 
 
+def test_template_is_looked_for_when_nothing_is_started(shared: Thawd) -> None:
+    body = {"template": "nothing", "start": False}
+    status, code, message = refused(shared, "PUT", "/v1/sandboxes/no", body)
+    assert (status, code) == (404, "not_found") and "thaw template" in message
+
+
 def test_list(thawd: Thawd) -> None:
     for i in range(7):
         labels = {"n": str(i), "odd": ""} if i % 2 else {"n": str(i)}
@@ -215,7 +221,8 @@ def test_entrypoint(thawd: Thawd) -> None:
     answer = thawd.api.call("GET", "/v1/sandboxes/a/wait").json
     assert not answer["running"]
     assert answer["stop"]["reason"] == "exited" and answer["stop"]["exit_code"] == 7
-    assert thawd.state_of("a") == "stopped"
+    box = thawd.inspect("a")
+    assert box["state"] == "stopped" and box["entrypoint_exec"]
     box = thawd.create("b", entrypoint=["sleep", "1000"])
     assert box["entrypoint_exec"]
     assert thawd.api.call("GET", "/v1/sandboxes/b/wait?timeout_ms=1").json["running"]
@@ -387,10 +394,13 @@ def test_snapshots(thawd: Thawd) -> None:
 
 
 def test_sizes_are_built_once(thawd: Thawd) -> None:
-    specs = {"a": {"size": "basic"}, "b": {"vcpus": 1, "memory_bytes": 1 << 30}}
+    specs: dict[str, dict[str, object]] = {
+        "a": {"size": "basic"},
+        "b": {"vcpus": 1, "memory_bytes": 1 << 30},
+    }
     with ThreadPoolExecutor() as pool:
         boxes = list(pool.map(lambda item: thawd.create(item[0], **item[1]), specs.items()))
-    assert [box["size"]["name"] for box in boxes] == ["basic", "basic"]
+    assert [box["size"]["name"] for box in boxes] == ["basic", None]
     assert boxes[0]["size"]["memory_bytes"] == 1 << 30
     assert (thawd.state / "templates/debian.c1m1024").is_dir()
     templates = thawd.api.call("GET", "/v1/templates").json["templates"]

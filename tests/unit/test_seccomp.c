@@ -227,6 +227,7 @@ static void test_allowed(void)
 	CHECK(survives(MAIN, SECCOMP_SNAPSHOT, do_renameat));
 	CHECK(survives(MAIN, SECCOMP_OWNERS, do_mkdirat));
 	CHECK(survives(MAIN, SECCOMP_OWNERS, do_unlink));
+	CHECK(survives(MAIN, SECCOMP_SNAPSHOT | SECCOMP_JAIL, do_kvm_get_lapic));
 	CHECK(survives(MAIN, SECCOMP_WAIT, do_kvm_set_clock));
 	CHECK(survives(MAIN, SECCOMP_VSOCK_PATH, do_socket));
 	CHECK(survives(VCPU, SECCOMP_VSOCK_PATH, do_socket));
@@ -238,6 +239,12 @@ static void test_allowed(void)
 
 static void test_killed(void)
 {
+	/* In a jail nothing has a path. */
+	CHECK(!survives(MAIN, SECCOMP_SNAPSHOT | SECCOMP_JAIL, do_renameat));
+	CHECK(!survives(MAIN, SECCOMP_OWNERS | SECCOMP_JAIL, do_mkdirat));
+	CHECK(!survives(MAIN, SECCOMP_OWNERS | SECCOMP_JAIL, do_unlink));
+	CHECK(!survives(MAIN, SECCOMP_VSOCK_PATH | SECCOMP_JAIL, do_socket));
+	CHECK(!survives(VCPU, SECCOMP_VSOCK_PATH | SECCOMP_JAIL, do_socket));
 	const unsigned int all = SECCOMP_SNAPSHOT | SECCOMP_VSOCK_PATH;
 
 	CHECK(!survives(MAIN, all, do_execve));

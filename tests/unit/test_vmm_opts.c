@@ -41,6 +41,20 @@ static void test_boot(void)
 	CHECK_EQ(o.memory_bytes, 512 * MIB);
 }
 
+static void test_jail(void)
+{
+	struct opts o;
+
+	CHECK_EQ(PARSE(&o, "restore", "d", "--jail", "1879048192", "--parents", "a:b",
+		       "--root-image=/r", "--file-max", "1G", "--hard-timeout", "1500"),
+		 0);
+	CHECK_EQ(o.jail_uid, 1879048192u);
+	CHECK_STR(o.parents, "a:b");
+	CHECK_STR(o.root_image, "/r");
+	CHECK_EQ(o.file_max_bytes, GIB);
+	CHECK_EQ(o.hard_timeout_ms, 1500);
+}
+
 static void test_restore(void)
 {
 	struct opts o;
@@ -56,6 +70,7 @@ static void test_restore(void)
 	CHECK_EQ(PARSE(&o, "restore", "folder", "--populate", "read", "--prefault=on", "--huge",
 		       "thp", "--threads", "64", "--strategy", "memfd", "--memory-fd", "3"),
 		 0);
+	CHECK(!o.jail_uid && !o.hard_timeout_ms);
 	CHECK_EQ(o.populate, SNAP_POPULATE_READ);
 	CHECK_EQ(o.prefault, SNAP_PREFAULT_ON);
 	CHECK_EQ(o.huge, SNAP_HUGE_PAGES_THP);
@@ -126,6 +141,19 @@ static void test_refusals(void)
 	REFUSE("--populate", "boot", "--populate", "off");
 	REFUSE("--wait needs --ctl-fd", "restore", "d", "--wait");
 	REFUSE("--wait", "boot", "--wait");
+	REFUSE("--hard-timeout 0", "restore", "d", "--hard-timeout", "0");
+	REFUSE("--hard-timeout", "boot", "--hard-timeout", "1");
+	REFUSE("a VM that waits", "restore", "d", "--wait", "--ctl-fd", "3", "--hard-timeout", "1");
+	REFUSE("--jail 0", "restore", "d", "--jail", "0");
+	REFUSE("--jail 4294967295", "restore", "d", "--jail", "4294967295");
+	REFUSE("--jail root", "restore", "d", "--jail", "root");
+	REFUSE("--jail", "boot", "--jail", "5");
+	REFUSE("--jail goes", "restore", "d", "--jail", "5", "--zygote-fd", "3");
+	REFUSE("--jail goes", "restore", "d", "--jail", "5", "--snapshot", "s", "--name", "n");
+	REFUSE("need --jail", "restore", "d", "--parents", "a:b");
+	REFUSE("need --jail", "restore", "d", "--root-image", "r");
+	REFUSE("need --jail", "restore", "d", "--file-max", "1G");
+	REFUSE("--file-max 0", "restore", "d", "--jail", "5", "--file-max", "0");
 	REFUSE("a VM that waits", "restore", "d", "--wait", "--ctl-fd", "3", "--request-fd", "4");
 	REFUSE("a VM that waits", "restore", "d", "--zygote-fd", "3", "--hostname", "h");
 	REFUSE("a VM that waits", "restore", "d", "--zygote-fd", "3", "--snapshot", "s", "--name",
@@ -155,5 +183,5 @@ static void test_help_names_every_option(void)
 	free(text);
 }
 
-TEST_MAIN({"boot", test_boot}, {"restore", test_restore}, {"refusals", test_refusals},
-	  {"help", test_help_names_every_option})
+TEST_MAIN({"boot", test_boot}, {"restore", test_restore}, {"jail", test_jail},
+	  {"refusals", test_refusals}, {"help", test_help_names_every_option})

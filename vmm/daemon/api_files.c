@@ -35,24 +35,26 @@ int files_simple(const struct files_request *req, const char *const *args, struc
 		return -EIO;
 	while (!err) {
 		err = files_run_next(run, -1, &item);
-		if (err)
-			files_run_reply(req, run, err);
 		if (err || item.kind == FILES_ITEM_END)
 			break;
 		if (item.kind != FILES_ITEM_MESSAGE)
 			continue;
 		if (item.message.type == FILES_ERROR) {
-			files_fail_reply(req, &item.message);
 			files_audit(req, files_errno_name(item.message.error.error));
+			files_fail_reply(req, &item.message);
 			files_run_end(run);
 			return -EIO;
 		}
-		err = take_message(out, &item.message);
-		if (err)
+		if (take_message(out, &item.message)) {
 			http_reply_error(req->http, 500, "internal", NULL, "out of memory");
+			files_run_end(run);
+			return -ENOMEM;
+		}
 	}
-	if (err)
+	if (err) {
 		files_audit(req, files_run_code(err));
+		files_run_reply(req, run, err);
+	}
 	files_run_end(run);
 	return err;
 }

@@ -377,6 +377,23 @@ int box_use(struct thawd *thawd, struct http_req *req, struct box_use *use)
 	return -ENODEV;
 }
 
+int box_use_any(struct thawd *thawd, struct http_req *req, struct box_use *use)
+{
+	const char *name = http_param(req, "name");
+	struct box *box = name ? boxes_get(thawd->boxes, name) : NULL;
+
+	*use = (struct box_use){.box = box};
+	if (!box) {
+		http_reply_error(req, 404, "not_found", NULL, "no sandbox '%.63s'",
+				 name ? name : "");
+		return -ENOENT;
+	}
+	pthread_mutex_lock(&box->lock);
+	use->incarnation = box->incarnation;
+	pthread_mutex_unlock(&box->lock);
+	return 0;
+}
+
 void box_use_end(struct thawd *thawd, struct box_use *use)
 {
 	struct box *box = use->box;

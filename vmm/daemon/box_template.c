@@ -327,15 +327,23 @@ static int base_numbers(const struct state *state, const char *name, struct numb
 		return box_refuse(err, 500, "internal", NULL, "template '%s': %s", name, keep.text);
 	recipe = sandbox_is_snap(name) ? NULL : read_recipe(state, name);
 	if (!recipe)
-		return box_refuse(err, 404, "not_found", NULL,
-				  "no template '%s', and no recipe of that name: GET /v1/templates "
-				  "lists them",
-				  name);
+		return box_refuse(
+			err, 404, "not_found", NULL,
+			"no template '%s', and no recipe of that name: 'thaw template ls' "
+			"lists templates, 'thaw template build' makes one",
+			name);
 	ret = recipe_numbers(recipe, out);
 	json_decref(recipe);
 	if (ret)
 		return box_refuse(err, 500, "internal", NULL, "recipe '%s' can't be read", name);
 	return 1;
+}
+
+int template_known(const struct state *state, const char *name, struct box_error *err)
+{
+	struct numbers numbers;
+
+	return base_numbers(state, name, &numbers, err) < 0 ? -EINVAL : 0;
 }
 
 static void set_base(struct box *box, const char *base, const struct numbers *numbers)

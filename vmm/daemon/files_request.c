@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/daemon/exec_text.h"
 #include "vmm/daemon/files.h"
 #include "vmm/util/util.h"
 
@@ -128,44 +129,18 @@ int files_request_body(struct thawd *thawd, struct http_req *http, const char *o
 	return user_of(http, user, &out->uid, &out->gid);
 }
 
-static int base64_digit(char c)
-{
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	const char *at = c ? strchr(digits, c) : NULL;
-
-	return at ? (int)(at - digits) : -1;
-}
-
-/* Padded base64 of bytes without a NUL. Return: the caller's string, or NULL. */
+/* Base64 of bytes without a NUL. Return: the caller's string, or NULL. */
 static char *decode(const char *text)
 {
-	size_t len = strlen(text), pad = 0, used = 0;
-	char *out = malloc(len / 4 * 3 + 1);
-	u32 bits = 0;
+	size_t len_bytes;
+	char *out;
+	u8 *raw;
 
-	while (pad < 2 && len && text[len - 1] == '=') {
-		len--;
-		pad++;
-	}
-	if (!out || (len + pad) % 4)
-		goto bad;
-	for (size_t i = 0; i < len; i++) {
-		int digit = base64_digit(text[i]);
-
-		if (digit < 0)
-			goto bad;
-		bits = bits << 6 | (u32)digit;
-		if (i % 4)
-			out[used++] = (char)(bits >> (6 - 2 * (i % 4)));
-		if (i % 4 && !out[used - 1])
-			goto bad;
-	}
-	out[used] = '\0';
+	if (exec_base64_decode(text, strlen(text), &raw, &len_bytes))
+		return NULL;
+	out = memchr(raw, 0, len_bytes) ? NULL : strndup((const char *)raw, len_bytes);
+	free(raw);
 	return out;
-bad:
-	free(out);
-	return NULL;
 }
 
 int files_request_path(struct files_request *req, const char *field, char **given, char **path)

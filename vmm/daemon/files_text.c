@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "vmm/daemon/exec_text.h"
 #include "vmm/daemon/files.h"
 #include "vmm/daemon/notes.h"
 
@@ -71,27 +72,6 @@ unsigned int files_errno_status(u32 error)
 	}
 }
 
-static char *base64(const u8 *data, size_t len_bytes)
-{
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	char *out = malloc((len_bytes + 2) / 3 * 4 + 1), *at = out;
-
-	for (size_t i = 0; out && i < len_bytes; i += 3) {
-		size_t left = len_bytes - i;
-		u32 v = (u32)data[i] << 16 | (left > 1 ? (u32)data[i + 1] << 8 : 0) |
-			(left > 2 ? data[i + 2] : 0u);
-
-		*at++ = digits[v >> 18];
-		*at++ = digits[v >> 12 & 63];
-		*at++ = left > 1 ? digits[v >> 6 & 63] : '=';
-		*at++ = left > 2 ? digits[v & 63] : '=';
-	}
-	if (out)
-		*at = '\0';
-	return out;
-}
-
 void files_put_name(json_t *object, const char *field, const char *bytes, size_t len_bytes)
 {
 	/* jansson takes valid UTF-8 alone. */
@@ -103,7 +83,7 @@ void files_put_name(json_t *object, const char *field, const char *bytes, size_t
 		return;
 	}
 	snprintf(name, sizeof(name), "%s_b64", field);
-	encoded = base64((const u8 *)bytes, len_bytes);
+	encoded = exec_base64(bytes, len_bytes);
 	json_object_set_new(object, name, json_string(encoded ? encoded : ""));
 	free(encoded);
 }

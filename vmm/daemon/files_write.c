@@ -69,8 +69,8 @@ static int take(struct writing *w, int wait_ms)
 		w->count = item.message.done.count;
 		break;
 	case FILES_ERROR:
-		files_fail_reply(w->req, &item.message);
 		files_audit(w->req, files_errno_name(item.message.error.error));
+		files_fail_reply(w->req, &item.message);
 		return 1;
 	case FILES_ENTRY:
 	case FILES_EVENT:
@@ -164,8 +164,8 @@ static bool write_with(struct writing *w, const char *const *args)
 		return false;
 	err = run_write(w);
 	if (err < 0) {
-		files_run_reply(w->req, w->run, err);
 		files_audit(w->req, files_run_code(err));
+		files_run_reply(w->req, w->run, err);
 	} else if (!err) {
 		files_audit(w->req, "ok");
 	}

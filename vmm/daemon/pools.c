@@ -103,7 +103,7 @@ static int start_waiting(struct pools *pools, const char *name, struct waiting *
 	ret = read_size(&thawd->state, name, &vcpus, &memory_bytes);
 	if (ret)
 		return ret;
-	opts.jail = box_jail(thawd, vcpus, memory_bytes, &jail);
+	opts.jail = box_jail(thawd, NULL, vcpus, memory_bytes, &jail);
 	ret = sandbox_new(&thawd->state, sb);
 	if (ret)
 		return ret;
