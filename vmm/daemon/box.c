@@ -480,26 +480,3 @@ void box_entrypoint_ended(struct thawd *thawd, const char *name, u64 incarnation
 	box_stop_later(box, BOX_EXITED, exit_code, incarnation);
 	box_put(box);
 }
-
-void boxes_quota(struct thawd *thawd, struct box_quota out[BOX_QUOTAS])
-{
-	pthread_mutex_lock(&thawd->boxes->lock);
-	memcpy(out, thawd->boxes->quota.of, sizeof(thawd->boxes->quota.of));
-	pthread_mutex_unlock(&thawd->boxes->lock);
-}
-
-static bool count_one(void *opaque, struct box *box)
-{
-	u64 *counts = opaque;
-
-	pthread_mutex_lock(&box->lock);
-	counts[box->state]++;
-	pthread_mutex_unlock(&box->lock);
-	return true;
-}
-
-void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES])
-{
-	memset(counts, 0, BOX_STATES * sizeof(*counts));
-	boxes_each(thawd->boxes, count_one, counts);
-}
