@@ -1,6 +1,7 @@
 #!/usr/bin/env -S python3 -S
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH, SIM117 (it starts a hundred times a test: pathlib is late to load)
+# Started a hundred times by a test, and pathlib is late to load:
+# ruff: noqa: PTH108, PTH110, PTH112, PTH120, PTH123, SIM117
 """A stand-in for the thaw-vmm of a sandbox that stays, so that thawd can be tested without KVM.
 
 It speaks the control channel of vmm/util/ctl.h and serves the vsock socket as thaw-vmm does; behind

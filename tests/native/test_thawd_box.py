@@ -194,12 +194,14 @@ def test_stop_start_destroy_delete(thawd: Thawd) -> None:
 def test_stop_sends_term_and_then_kill(thawd: Thawd, tmp_path: Path) -> None:
     thawd.create("a")
     for name, trap in (("kind", f"echo term > {tmp_path}/kind; exit 0"), ("deaf", ":")):
-        script = f"trap '{trap}' TERM; echo $$ > {tmp_path}/{name}.pid; while :; do sleep 0.01; done"
+        script = (
+            f"trap '{trap}' TERM; echo $$ > {tmp_path}/{name}.pid; while :; do sleep 0.01; done"
+        )
         answer = thawd.api.call(
             "POST", "/v1/sandboxes/a/exec", {"argv": ["sh", "-c", script], "detach": True}
         )
         assert answer.status == 202
-        assert eventually((tmp_path / f"{name}.pid").exists)
+        assert eventually(pid.exists)
     assert thawd.api.call("POST", "/v1/sandboxes/a/stop", {"grace_ms": 300}).status == 200
     assert (tmp_path / "kind").read_text() == "term\n"
     assert not thawd.machines()
@@ -645,7 +647,7 @@ class Load:
             }
             try:
                 self.thawd.api.call(*calls[verb], check=False, timeout_s=30)
-            except (OSError, json.JSONDecodeError, Exception):  # noqa: BLE001
+            except Exception:
                 self.end.wait(0.01)
 
     def stop(self) -> None:
