@@ -1,7 +1,7 @@
 #!/usr/bin/env -S python3 -S
 # SPDX-License-Identifier: Apache-2.0
 # Started a hundred times by a test, and pathlib is late to load:
-# ruff: noqa: PTH108, PTH110, PTH112, PTH120, PTH123, SIM117
+# ruff: noqa: PTH102, PTH108, PTH110, PTH112, PTH119, PTH120, SIM117
 """A stand-in for the thaw-vmm of a sandbox that stays, so that thawd can be tested without KVM.
 
 It speaks the control channel of vmm/util/ctl.h and serves the vsock socket as thaw-vmm does; behind
@@ -243,7 +243,7 @@ class Machine:
             time.sleep(0.002)
 
     def shim_cgroup(self) -> list[str]:
-        """Its own, where there is cgroup v2; daemon.py removes it by the name of the state folder."""
+        """Its own, where there is cgroup v2; daemon.py removes it by the state folder's name."""
         with open("/proc/mounts") as mounts:
             roots = [line.split()[1] for line in mounts if line.split()[2] == "cgroup2"]
         tag = os.path.basename(os.path.dirname(os.environ.get("THAW_STATE", "")))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -194,9 +193,8 @@ def test_stop_start_destroy_delete(thawd: Thawd) -> None:
 def test_stop_sends_term_and_then_kill(thawd: Thawd, tmp_path: Path) -> None:
     thawd.create("a")
     for name, trap in (("kind", f"echo term > {tmp_path}/kind; exit 0"), ("deaf", ":")):
-        script = (
-            f"trap '{trap}' TERM; echo $$ > {tmp_path}/{name}.pid; while :; do sleep 0.01; done"
-        )
+        pid = tmp_path / f"{name}.pid"
+        script = f"trap '{trap}' TERM; echo $$ > {pid}; while :; do sleep 0.01; done"
         answer = thawd.api.call(
             "POST", "/v1/sandboxes/a/exec", {"argv": ["sh", "-c", script], "detach": True}
         )
