@@ -18,6 +18,7 @@
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/recipe.h"
 #include "vmm/daemon/box_internal.h"
+#include "vmm/daemon/pools.h"
 #include "vmm/snapshot/manifest.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -240,6 +241,8 @@ int template_build(struct boxes *boxes, const char *name, const char *recipe, bo
 			   name);
 	else
 		ret = run_build(name, recipe_path, replace, progress, opaque, err);
+	if (replace)
+		pools_flush(boxes, name);
 	build_over(boxes, name);
 	audit_write(boxes->thawd, NULL, "template.build", name, ret ? err->code : "ok", NULL);
 	return ret;

@@ -276,6 +276,19 @@ int pools_set(struct boxes *boxes, const char *name, u32 size)
 	return ret;
 }
 
+void pools_flush(struct boxes *boxes, const char *name)
+{
+	struct pools *pools = boxes->pools;
+	struct pool *pool;
+
+	pthread_mutex_lock(&pools->lock);
+	pool = find(pools, name);
+	while (pool && pool->ready)
+		drop(pools, pool->waiting[--pool->ready]);
+	pthread_cond_broadcast(&pools->changed);
+	pthread_mutex_unlock(&pools->lock);
+}
+
 static json_t *pool_json(const struct pool *pool)
 {
 	return json_pack("{s:s, s:i, s:b, s:i, s:i, s:I, s:I}", "template", pool->name, "size",
