@@ -314,7 +314,10 @@ def raw(box: Box) -> socket.socket:
 
 def test_an_upload_that_breaks_off_leaves_a_part(box: Box, tree: Path) -> None:
     with raw(box) as sock:
-        head = f"PUT {box.target(path=tree / 'f')} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
+        head = (
+            f"PUT {box.target(path=tree / 'f')} HTTP/1.1\r\nHost: a\r\n"
+            "Content-Length: 1000000\r\n\r\n"
+        )
         sock.sendall(head.encode() + bytes(100_000))
         assert eventually(lambda: (tree / "f").exists() and (tree / "f").stat().st_size == 100_000)
         assert working_on(tree / "f")

@@ -197,6 +197,8 @@ static int more_control(struct files_run *run, const u8 *data, size_t len_bytes)
 {
 	size_t need;
 
+	if (!len_bytes)
+		return 0;
 	if (run->control_start) {
 		memmove(run->control, run->control + run->control_start, run->control_len);
 		run->control_start = 0;
