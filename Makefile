@@ -91,7 +91,7 @@ DAEMON_SRCS := vmm/daemon/conf.c vmm/daemon/conf_table.c vmm/daemon/sdnotify.c v
 	vmm/daemon/http_stream.c vmm/daemon/http_upgrade.c vmm/daemon/notes.c vmm/daemon/events.c vmm/daemon/audit.c vmm/daemon/metrics.c vmm/daemon/api_core.c
 
 # Ports and previews.
-DAEMON_SRCS += vmm/daemon/api_ports.c
+DAEMON_SRCS += vmm/daemon/api_ports.c vmm/daemon/proxy.c vmm/daemon/proxy_headers.c vmm/daemon/proxy_connect.c vmm/daemon/proxy_pump.c vmm/daemon/preview.c
 
 # Boxes.
 DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/daemon/box_spec_out.c vmm/daemon/box_row.c vmm/daemon/box_create.c vmm/daemon/box_start.c \
@@ -129,10 +129,10 @@ UNIT_TESTS += test_hot_set test_hot_plan test_hot_bpf
 FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
-DAEMON_TESTS :=
+DAEMON_TESTS := test_route test_proxy
 DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
-DAEMON_FUZZERS :=
+DAEMON_FUZZERS := fuzz_http
 DAEMON_FUZZERS += fuzz_exec_guest fuzz_ws
 DAEMON_FUZZERS += fuzz_files
 FUZZERS += $(DAEMON_FUZZERS)

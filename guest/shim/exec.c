@@ -320,6 +320,8 @@ void exec_reap(struct shim *shim)
 				continue;
 			c->reaped = true;
 			c->wait_status = status;
+			/* Its end is not to wait for acknowledgements. */
+			c->ring.ending = true;
 			/* Their last events may be in a later batch. */
 			for (enum conn_slot slot = SLOT_STATUS; slot <= SLOT_STDERR; slot++)
 				if (slot != SLOT_STDIN)

@@ -112,13 +112,13 @@ static u32 record_left(const struct ring *r, bool err)
 
 u32 ring_room(const struct ring *r)
 {
-	u64 held = r->head - ring_floor(r), unacked = r->end - r->acked.offset;
-
+	const u64 held = r->head - ring_floor(r), unacked = r->end - r->acked.offset;
+	const u64 unacked_max = r->ending ? UINT64_MAX : SHIM_RING_UNACKED_MAX;
 	u64 room;
 
-	if (unacked >= SHIM_RING_UNACKED_MAX || held + HEAD_BYTES >= SHIM_RING_BYTES)
+	if (unacked >= unacked_max || held + HEAD_BYTES >= SHIM_RING_BYTES)
 		return 0;
-	room = MIN(SHIM_RING_UNACKED_MAX - unacked, SHIM_RING_BYTES - HEAD_BYTES - held);
+	room = MIN(unacked_max - unacked, SHIM_RING_BYTES - HEAD_BYTES - held);
 	return (u32)MIN(room, (u64)RECORD_MAX);
 }
 

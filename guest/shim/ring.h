@@ -32,6 +32,7 @@ struct ring {
 	u64 end;  /* output so far */
 	struct ring_cursor oldest, acked, view;
 	bool reading;
+	bool ending; /* no more comes than what is in the pipes: SHIM_RING_UNACKED_MAX is lifted */
 	u8 small[RING_SMALL_BYTES];
 };
 

@@ -9,11 +9,10 @@
 
 #include "vmm/daemon/http.h"
 #include "vmm/daemon/notes_internal.h"
+#include "vmm/daemon/preview.h"
 #include "vmm/daemon/thawd.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
-
-void preview_serve(struct thawd *thawd, struct http_req *req);
 
 /** The body, as it comes, and that it ended: as "N bytes, digest". */
 static void serve_count(struct thawd *thawd, struct http_req *req)
@@ -125,6 +124,7 @@ static void serve_either(struct thawd *thawd, struct http_req *req)
 	if (http_query(req, "pipe"))
 		fd_close(&fds[1]);
 	got = http_body_read_or(req, buf, sizeof(buf), fds[0]);
+	fprintf(stderr, "rig: got %d\n", (int)got);
 	fd_close(&fds[0]);
 	fd_close(&fds[1]);
 	http_reply_json(req, 200, json_pack("{s:i}", "got", (int)got));

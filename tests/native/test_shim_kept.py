@@ -261,6 +261,21 @@ def test_unacknowledged_output_blocks_only_its_command(server: Server) -> None:
         assert shim.collect(sock).stdout == b"\n"
 
 
+def test_an_end_needs_no_acknowledgement(server: Server) -> None:
+    killed, ended_itself = new_id(), new_id()
+    with server.start(["sh", "-c", "yes & yes >&2"], keep=killed) as sock:
+        assert eventually(lambda: entries(server)[killed].end == shim.RING_UNACKED_MAX)
+        sock.sendall(shim.frame(shim.KILL))
+        result = shim.collect(sock)
+    assert result.value == signal.SIGKILL
+    size = shim.RING_UNACKED_MAX + 60000
+    with server.start(["head", "-c", str(size), "/dev/zero"], keep=ended_itself):
+        pass
+    assert eventually(lambda: ended(server, ended_itself))
+    with attach(server, ended_itself) as sock:
+        assert len(shim.collect(sock).stdout) == size
+
+
 def test_a_reader_without_acknowledgements_gets_what_the_ring_may_hold(server: Server) -> None:
     id = new_id()
     with server.start(["sh", "-c", "yes | head -c 2000000"], keep=id) as sock:

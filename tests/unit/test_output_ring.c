@@ -88,6 +88,24 @@ static void limits(void)
 	ring_model_free(&m);
 }
 
+/* The command has ended: what is in its pipes comes whether somebody acknowledges or not. */
+static void ending(void)
+{
+	struct ring_model m;
+
+	ring_model_init(&m);
+	while (ring_model_add(&m, false, 65536))
+		;
+	m.ring.ending = true;
+	CHECK_EQ(ring_model_add(&m, false, 65536), 65536);
+	CHECK_EQ(ring_model_add(&m, true, 65536), 65536);
+	while (ring_model_add(&m, false, 65536))
+		ring_model_check(&m);
+	CHECK_EQ(m.ring.oldest.offset, 0);
+	CHECK(m.ring.end > SHIM_RING_BYTES - 100);
+	ring_model_free(&m);
+}
+
 /* The worst for the heads: a byte of each in turn. */
 static void single_bytes(void)
 {
@@ -115,6 +133,7 @@ static void random_steps(void)
 
 		srand(seed);
 		ring_model_init(&m);
+		m.ring.ending = seed > 35;
 		for (int i = 0; i < 2000; i++)
 			ring_model_step(&m, (u32)rand() >> 3, (u32)rand());
 		CHECK(m.ring.end > SHIM_RING_BYTES);
@@ -122,5 +141,5 @@ static void random_steps(void)
 	}
 }
 
-TEST_MAIN({"pieces", pieces}, {"limits", limits}, {"single_bytes", single_bytes},
-	  {"random_steps", random_steps})
+TEST_MAIN({"pieces", pieces}, {"limits", limits}, {"ending", ending},
+	  {"single_bytes", single_bytes}, {"random_steps", random_steps})

@@ -112,11 +112,11 @@ def test_both_ways_at_once(thaw: Thaw) -> None:
 
 
 def test_1000_in_a_row(sandbox: Sandbox) -> None:
-    before = sandbox.exec("sh", "-c", "ls /proc/1/fd | wc -l; ls -d /sys/fs/cgroup/*/ | wc -l")
+    before = sandbox.exec("sh", "-c", "ls /proc/1/fd | wc -l; ls -d /sys/fs/cgroup/exec/*/ | wc -l")
     for number in range(1000):
         result = sandbox.exec("/bin/echo", str(number))
         assert (result.value, bytes(result.stdout)) == (0, f"{number}\n".encode()), number
-    after = sandbox.exec("sh", "-c", "ls /proc/1/fd | wc -l; ls -d /sys/fs/cgroup/*/ | wc -l")
+    after = sandbox.exec("sh", "-c", "ls /proc/1/fd | wc -l; ls -d /sys/fs/cgroup/exec/*/ | wc -l")
     assert after.stdout == before.stdout
 
 

@@ -116,6 +116,24 @@ def test_every_strategy(jails: Jails, strategy: str) -> None:
     assert jails.sh(box, "echo x > /root/x; cat /root/x") == "x"
 
 
+def test_a_jailed_pool(jails: Jails, tmp_path: Path) -> None:
+    pool = subprocess.Popen(
+        [str(BIN / "thaw"), "pool", jails.thaw.template, "--size", "1", "--jail", "full"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert pool.stdout is not None
+        assert "1 ready" in pool.stdout.readline()
+        result = tmp_path / "result.json"
+        proc = jails.thaw.run("--json", str(result), "--", "cat", "/proc/sys/kernel/hostname")
+        assert proc.returncode == 0, proc.stderr.decode()
+        assert json.loads(result.read_text())["pool"] == "hit"
+    finally:
+        pool.terminate()
+    assert pool.wait(60) == 0
+
+
 def test_misbehaviour_is_stopped() -> None:
     """tests/unit/test_jail.c, here with the limits of the cgroup as well."""
     test = BIN / "unit/test_jail"

@@ -65,17 +65,18 @@ static int start(struct pool *pool, const struct sandbox_cell *cell, struct vmmp
 int pool_jail_start(struct pool *pool)
 {
 	struct vmmproc proc = {.ctl_fd = -1, .log_fd = -1, .accept_fd = -1};
-	char name[NAME_MAX + 1], hex[SANDBOX_ID_CHARS + 1];
+	char start_of[STATE_NAME_MAX + 8], name[STATE_NAME_MAX + 8 + SANDBOX_ID_CHARS];
+	char hex[SANDBOX_ID_CHARS + 1];
 	struct sandbox_cell cell;
 	struct sandbox_jail jail;
 	int pid_fd = -1, ret;
 
 	jail_config(pool, &jail);
-	ret = prefix(pool, name, sizeof(name) - SANDBOX_ID_CHARS);
+	ret = prefix(pool, start_of, sizeof(start_of));
 	ret = ret ?: sandbox_random_hex(hex);
 	if (ret)
 		return ret;
-	strcat(name, hex);
+	snprintf(name, sizeof(name), "%s%s", start_of, hex);
 	ret = sandbox_cell_open(&pool->state, pool->opts.name, name, &jail, &cell);
 	ret = ret ?: start(pool, &cell, &proc);
 	sandbox_cell_close(&cell);

@@ -95,10 +95,15 @@ static int write_down(const struct state *state, const struct sandbox *sb, const
 	return ret;
 }
 
+static bool are_given(const struct jail_limits *limits)
+{
+	return limits->memory_max_bytes || limits->cpu_max_milli || limits->cpu_weight ||
+	       limits->pids_max || limits->io_max_bytes_s;
+}
+
 int sandbox_cell_open(const struct state *state, const char *snapshot, const char *name,
 		      const struct sandbox_jail *jail, struct sandbox_cell *cell)
 {
-	static const struct jail_limits none;
 	struct jail_limits limits;
 	u64 file_max_bytes;
 	int ret;
@@ -111,7 +116,7 @@ int sandbox_cell_open(const struct state *state, const char *snapshot, const cha
 	ret = read_chain(state, snapshot, cell, &limits, &file_max_bytes);
 	if (ret)
 		return ret;
-	if (memcmp(&jail->limits, &none, sizeof(none)) != 0)
+	if (are_given(&jail->limits))
 		limits = jail->limits;
 	ret = jail_prepare(state, &jail->config, name, &limits, &cell->jail);
 	if (ret)

@@ -187,10 +187,10 @@ static int take_all(struct sandbox_stage *stage, bool sync)
 	fd = ret ? -1 : openat(stage->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	dir = fd < 0 ? NULL : fdopendir(fd);
 	if (!dir) {
-		ret = ret ? ret : -errno;
+		ret = ret ? ret : -EIO;
 		fd_close(&fd);
 	}
-	while (!ret && (entry = readdir(dir))) {
+	while (dir && !ret && (entry = readdir(dir))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
 		why = "does not belong in a snapshot";
@@ -300,11 +300,9 @@ int sandbox_stage_recover(const struct state *state, const struct sandbox *sb)
 		return -errno;
 	stage.fd = openat(stage.parent_fd, stage.temp,
 			  O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	ret = stage.fd < 0 || fstat(stage.fd, &st) < 0 ? -errno : 0;
+	ret = -ENOENT;
 	/* Read-only is the last that its machine makes it; taken, it is that, too. */
-	if (!ret && (st.st_mode & 07777) != 0500)
-		ret = -ENOENT;
-	if (!ret) {
+	if (stage.fd >= 0 && fstat(stage.fd, &st) == 0 && (st.st_mode & 07777) == 0500) {
 		stage.uid = st.st_uid;
 		find_base(&stage);
 		ret = sandbox_stage_publish(state, &stage, true);

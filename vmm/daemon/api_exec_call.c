@@ -61,6 +61,8 @@ void exec_problem_spec(struct exec_problem *problem, const struct exec_spec_erro
 {
 	exec_problem_set(problem, error->status, error->code, "%s", error->text);
 	problem->error = EINVAL;
+	if (!strcmp(error->code, "unknown_field"))
+		problem->details = json_pack("{s:s}", "field", error->field);
 }
 
 static void problem_start(struct exec_problem *problem, const struct exec_call *call, int error)

@@ -87,8 +87,6 @@ static int take_existing(struct box *box, const struct box_spec *spec, bool star
 		return -EAGAIN;
 	if (start && (box->state == BOX_STOPPED || box->state == BOX_FAILED))
 		ret = box_start(box, err);
-	else if (start && box->state == BOX_PAUSED)
-		ret = box_resume(box, err);
 	box_done(box);
 	return ret;
 }

@@ -199,6 +199,10 @@ void box_ended(struct box *box);
 int __must_check box_delete(struct box *box, const char *message, struct box_error *err);
 /** box_drop_machine() - kill what lives of it and wait until it is gone; folder and quota stay. */
 void box_drop_machine(struct box *box);
+/** box_drop_claims() - a folder that stays for its logs says of what it ran from no more: that may
+ * go.
+ */
+void box_drop_claims(struct box *box);
 /** box_remove() - the row and all else of one that has no machine. */
 void box_remove(struct box *box);
 /** box_drop_folder() - run/ID of a machine that has ended. */

@@ -126,8 +126,12 @@ int box_started(struct box *box, bool entrypoint, struct box_error *err)
 	ret = exec_box_started(box->boxes->thawd, &use, entrypoint ? box->spec.entrypoint : NULL,
 			       box->spec.env, why, sizeof(why));
 	if (ret)
-		box_refuse(err, 422, "spawn_failed", NULL, "sandbox '%s': entrypoint: %s",
-			   box->name, why[0] ? why : strerror(-ret));
+		box_refuse(err, 422, "spawn_failed",
+			   json_pack("{s:s, s:s}", "stage",
+				     ret == -ENOENT || ret == -EACCES || ret == -ENOEXEC ? "exec"
+											 : "setup",
+				     "errno", strerrorname_np(-ret)),
+			   "sandbox '%s': %s", box->name, why[0] ? why : strerror(-ret));
 	return ret;
 }
 

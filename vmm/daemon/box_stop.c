@@ -140,6 +140,20 @@ void box_drop_folder(struct box *box)
 	pthread_mutex_unlock(&box->lock);
 }
 
+void box_drop_claims(struct box *box)
+{
+	const struct state *state = &box->boxes->thawd->state;
+	struct sandbox sb;
+
+	if (!box->machine[0] || sandbox_load(state, box->machine, &sb))
+		return;
+	box_sandbox(box, &sb);
+	memcpy(sb.snapshot, sb.template_name, sizeof(sb.snapshot));
+	sb.next[0] = '\0';
+	if (sandbox_save(state, &sb))
+		log_warn("sandbox '%s': its snapshot stays", box->name);
+}
+
 void box_remove(struct box *box)
 {
 	struct boxes *boxes = box->boxes;
@@ -185,6 +199,7 @@ static void finish(struct box *box)
 
 	exec_box_stopped(thawd, box->name, box->incarnation);
 	box_release(box);
+	box_drop_claims(box);
 	count_stop(thawd, box->stop.reason);
 	event_emit(thawd, "sandbox.stopped", box->name, box_stop_json(&box->stop));
 	if (!asked)

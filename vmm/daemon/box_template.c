@@ -292,6 +292,23 @@ static char *resized(const struct state *state, const char *base, const struct n
 	return text;
 }
 
+/** With the defaults where it says nothing. Return: 0 or -errno. */
+static int recipe_numbers(const json_t *recipe, struct numbers *out)
+{
+	char *text = json_dumps(recipe, 0), why[100];
+	struct recipe parsed;
+	int ret = text ? recipe_parse(text, strlen(text), &parsed, why, sizeof(why)) : -ENOMEM;
+
+	free(text);
+	if (ret)
+		return ret;
+	*out = (struct numbers){.vcpus = parsed.vcpus,
+				.memory_bytes = parsed.memory_bytes,
+				.scratch_bytes = parsed.scratch_bytes};
+	recipe_free(&parsed);
+	return 0;
+}
+
 /** Numbers of template @name as it is, or as its recipe would make it. Return: 0, 1: it has to be
  * built first; or -errno with @err. */
 static int base_numbers(const struct state *state, const char *name, struct numbers *out,
@@ -314,10 +331,10 @@ static int base_numbers(const struct state *state, const char *name, struct numb
 				  "no template '%s', and no recipe of that name: GET /v1/templates "
 				  "lists them",
 				  name);
-	out->vcpus = (u32)json_integer_value(json_object_get(recipe, "vcpus"));
-	out->memory_bytes = (u64)json_integer_value(json_object_get(recipe, "memory_mib")) * MIB;
-	out->scratch_bytes = (u64)json_integer_value(json_object_get(recipe, "scratch_mib")) * MIB;
+	ret = recipe_numbers(recipe, out);
 	json_decref(recipe);
+	if (ret)
+		return box_refuse(err, 500, "internal", NULL, "recipe '%s' can't be read", name);
 	return 1;
 }
 

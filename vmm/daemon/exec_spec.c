@@ -69,8 +69,10 @@ static int check_fields(const json_t *json, const char *const *known, struct exe
 
 		while (*field && strcmp(*field, key))
 			field++;
-		if (!*field)
-			return fail(error, "unknown_field", "field '%.60s' is not known here", key);
+		if (*field)
+			continue;
+		snprintf(error->field, sizeof(error->field), "%s", key);
+		return fail(error, "unknown_field", "field '%s' is not known here", error->field);
 	}
 	return 0;
 }

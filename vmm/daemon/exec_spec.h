@@ -44,6 +44,7 @@ enum exec_spec_form {
 struct exec_spec_error {
 	const char *code; /* "unknown_field", "invalid_request", "too_large", "internal" */
 	unsigned int status;
+	char field[64]; /* of unknown_field */
 	char text[200];
 };
 

@@ -138,19 +138,22 @@ static void raise_files(const struct conf *conf)
 			 (unsigned long long)limit.rlim_cur, (unsigned long long)want);
 }
 
+/** listen_all() - the Unix socket last: who finds it there may count on the others. */
 static int listen_all(struct http *http)
 {
 	const struct conf *conf = &http->thawd->conf;
-	int ret;
+	int ret = 0;
 
-	ret = add(http, LISTENER_UNIX, conf->socket_path, http_listen_unix(http->thawd), "", "");
-	if (!ret && *conf->listen)
+	if (*conf->listen)
 		ret = add(http, LISTENER_TCP, conf->listen, http_listen_tcp("listen", conf->listen),
 			  conf->tls_cert, conf->tls_key);
 	if (!ret && *conf->preview_listen)
 		ret = add(http, LISTENER_PREVIEW, conf->preview_listen,
 			  http_listen_tcp("preview_listen", conf->preview_listen),
 			  conf->preview_tls_cert, conf->preview_tls_key);
+	if (!ret)
+		ret = add(http, LISTENER_UNIX, conf->socket_path, http_listen_unix(http->thawd), "",
+			  "");
 	return ret;
 }
 

@@ -84,6 +84,9 @@ const char *http_raw_target(const struct http_req *req);
 bool http_accepts(const struct http_req *req, const char *type);
 /** http_wants_upgrade() - "Upgrade: @protocol" with "Connection: upgrade". */
 bool http_wants_upgrade(const struct http_req *req, const char *protocol);
+/** http_peer() - the client's address; "": it came over the Unix socket. */
+const char *http_peer(const struct http_req *req);
+bool http_over_tls(const struct http_req *req);
 /** http_who() - for the audit log: "uid 0 pid 123" or "token from 127.0.0.1". */
 const char *http_who(const struct http_req *req);
 

@@ -21,7 +21,7 @@
 
 #define HTTP_RING_BYTES	  (128 * KIB) /* bounded buffer of a body, each way */
 #define HTTP_HEADERS_MAX  128u
-#define HTTP_EXTRA_MAX	  64u /* headers a handler may add */
+#define HTTP_EXTRA_MAX	  136u /* headers a handler may add */
 #define HTTP_JSON_DEPTH	  64u
 #define HTTP_STACK_BYTES  (512 * KIB)
 #define HTTP_ACCESS_LIMIT 64u /* MHD's own limit above ours: room to throw the oldest out */
@@ -103,7 +103,7 @@ struct http_req {
 	char *raw_target;
 	const struct http_route *route;
 	char method[32];
-	char who[96];
+	char who[96], peer[INET6_ADDRSTRLEN + 8];
 	struct route_pair headers[HTTP_HEADERS_MAX];
 	unsigned int nheaders;
 	char *header_memory;
@@ -185,6 +185,9 @@ void http_req_cut(struct http_req *req);
  * NULL. */
 void http_answer(struct http_req *req, unsigned int status, struct MHD_Response *response,
 		 char *plain);
+/** http_drop_response() - ours to the response; MHD has its own once it is queued. A streamed one has
+ * one to the request: it must be dropped before the request can go. */
+void http_drop_response(struct http_req *req);
 /** http_add_extra() - the handler's headers into @response. */
 void http_add_extra(struct http_req *req, struct MHD_Response *response);
 
@@ -198,8 +201,5 @@ void http_upgrade_end(struct http_req *req);
 /* http_listen.c: sockets */
 int __must_check http_listen_unix(struct thawd *thawd);
 int __must_check http_listen_tcp(const char *setting, const char *address);
-
-/* proxy.c: what the preview listener serves. */
-void preview_serve(struct thawd *thawd, struct http_req *req);
 
 #endif

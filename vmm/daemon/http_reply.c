@@ -99,9 +99,23 @@ static void answer_inside(struct http_req *req, unsigned int status, const char 
 		http_conn_set(req->conn, CONN_FRESH);
 }
 
+void http_drop_response(struct http_req *req)
+{
+	struct MHD_Response *response;
+
+	http_req_lock(req);
+	response = req->response;
+	req->response = NULL;
+	http_req_unlock(req);
+	if (response)
+		MHD_destroy_response(response);
+}
+
 void http_answer(struct http_req *req, unsigned int status, struct MHD_Response *response,
 		 char *plain)
 {
+	bool gone;
+
 	BUG_ON(!response);
 	http_req_lock(req);
 	if (req->answered) {
@@ -119,7 +133,10 @@ void http_answer(struct http_req *req, unsigned int status, struct MHD_Response 
 	__atomic_fetch_add(&req->http->answers[MIN(status / 100, 5u)], 1, __ATOMIC_RELAXED);
 	if (req->mhd && req->conn && !req->body_done && !req->holds)
 		answer_inside(req, status, plain);
+	gone = !req->mhd;
 	http_req_unlock_resume(req);
+	if (gone)
+		http_drop_response(req);
 }
 
 bool http_replied(const struct http_req *asked)

@@ -285,6 +285,16 @@ const char *http_who(const struct http_req *req)
 	return req->who;
 }
 
+const char *http_peer(const struct http_req *req)
+{
+	return req->peer;
+}
+
+bool http_over_tls(const struct http_req *req)
+{
+	return req->listener->tls;
+}
+
 /** hung_up_fd() - a descriptor that polls as hung up. */
 static int hung_up_fd(void)
 {

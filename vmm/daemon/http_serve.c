@@ -33,6 +33,7 @@
 #include <strings.h>
 
 #include "vmm/daemon/http_internal.h"
+#include "vmm/daemon/preview.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -158,6 +159,7 @@ static void describe_client(struct http_req *req)
 {
 	const struct http_conn *conn = req->conn;
 
+	snprintf(req->peer, sizeof(req->peer), "%s", conn->peer);
 	if (req->listener->kind == LISTENER_UNIX)
 		snprintf(req->who, sizeof(req->who), "uid %d pid %d", (int)conn->uid,
 			 (int)conn->pid);
@@ -283,6 +285,7 @@ static enum MHD_Result queue(struct http_req *req, struct MHD_Connection *mhd)
 {
 	enum MHD_Result ret = MHD_queue_response(mhd, req->status, req->response);
 
+	http_drop_response(req);
 	if (ret != MHD_YES)
 		log_warn("%s %s: answer %u could not be queued", req->method, req->target.path,
 			 req->status);
@@ -401,6 +404,7 @@ void http_serve_completed(void *opaque, struct MHD_Connection *mhd, void **conte
 	}
 	http_req_wake(req);
 	http_req_unlock(req);
+	http_drop_response(req);
 	if (conn)
 		http_conn_set(conn, CONN_IDLE);
 	http_req_put(req);

@@ -228,6 +228,8 @@ enum box_pool pools_take(struct boxes *boxes, const char *name, struct sandbox *
 
 	pthread_mutex_lock(&pools->lock);
 	pool = find(pools, name);
+	if (pool && !pool->size)
+		pool = NULL;
 	if (pool) {
 		look_at(pools, pool);
 		if (pool->ready)

@@ -146,10 +146,11 @@ static void now_stopped(struct box *box, enum reconcile_action action)
 
 	memcpy(paused, box->snapshot, sizeof(paused));
 	box->snapshot[0] = '\0';
-	if (action == RECONCILE_LOST || !box->stop.set)
-		box_stop_fill(&box->stop, BOX_LOST, -1, lost);
-	else if (action == RECONCILE_OVER)
+	if (action == RECONCILE_OVER)
 		box_stop_fill(&box->stop, BOX_HARD_TIMEOUT, -1, NULL);
+	else if (action == RECONCILE_LOST || !box->stop.set)
+		box_stop_fill(&box->stop, BOX_LOST, -1, lost);
+	box_drop_claims(box);
 	box_set_state(box, BOX_STOPPED);
 	if (box_save(box))
 		log_warn("sandbox '%s': that it stopped is not written down", box->name);

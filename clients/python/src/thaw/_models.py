@@ -369,13 +369,17 @@ class FileStat:
 
 @dataclass(frozen=True)
 class FileEntry(FileStat):
-    """An entry of a folder. path: relative to the folder that was listed."""
+    """An entry of a folder. path: relative to the folder that was listed. error: of a folder: name
+    of the errno for which what is in it is not listed."""
 
     path: str
+    error: str | None
 
     @classmethod
     def _from(cls, value: Json) -> FileEntry:
-        return cls(**cls._fields(value), path=path_of(value, "path") or "")
+        return cls(
+            **cls._fields(value), path=path_of(value, "path") or "", error=value.get("error")
+        )
 
     @property
     def name(self) -> str:
@@ -384,7 +388,8 @@ class FileEntry(FileStat):
 
 @dataclass(frozen=True)
 class FileEvent:
-    """A change. type: create, modify, delete, move, attrib, or overflow: changes were lost.
+    """A change. type: create, modify, delete, move, attrib, or overflow: changes were lost; or
+    unwatched: a folder below can't be watched.
 
     path: relative to what is watched. source: of a move: where it was; None: outside.
     """

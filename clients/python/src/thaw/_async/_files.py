@@ -52,6 +52,10 @@ class AsyncByteStream:
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._iterator
 
+    def iter_bytes(self) -> AsyncIterator[bytes]:
+        """What iterating over it does."""
+        return self._iterator
+
     async def read(self) -> bytes:
         """All that is left."""
         return b"".join([piece async for piece in self._iterator])
@@ -141,7 +145,8 @@ class AsyncFiles:
         """Write a file, made or cut to nothing first; how many bytes that were.
 
         data: bytes, text (as UTF-8), a binary file, or pieces of bytes by an iterable; the last
-        two are sent as they come. mode: permission bits of a file that is made (default 0o644).
+        two are sent as they come. mode: permission bits that it has afterwards (default: 0o644 for
+        one that is made, and an existing one keeps its own).
         append: at the end of what is there. Parent folders must be there. Not atomic.
         """
         if isinstance(data, str):
@@ -276,8 +281,8 @@ class AsyncFiles:
     async def tar_out(
         self, path: Path, *, cwd: str | None = None, user: str | None = None
     ) -> AsyncByteStream:
-        """A file or a folder with all in it as a tar stream, for tarfile.open(mode="r|")'s like.
-        Names in it begin with the last component of PATH."""
+        """A file or a folder with all in it as a tar stream. Names are relative to the folder
+        ("./a"); of a file there is its name alone."""
         target = f"{self._files}/tar" + _values.file_query(path, cwd, user)
         return AsyncByteStream(self._client, await self._client.stream("GET", target))
 

@@ -202,6 +202,9 @@ async def _pieces(source: Source) -> AsyncIterator[bytes]:
         view = memoryview(source).cast("B")
         for at in range(0, len(view), CHUNK_BYTES):
             yield bytes(view[at : at + CHUNK_BYTES])
+    elif hasattr(source, "iter_bytes"):  # a stream of this package's, which has read() too
+        async for piece in source.iter_bytes():
+            yield piece
     elif hasattr(source, "read"):
         while piece := source.read(CHUNK_BYTES):
             if not isinstance(piece, bytes):

@@ -184,6 +184,8 @@ def _pieces(source: Source) -> Iterator[bytes]:
         view = memoryview(source).cast("B")
         for at in range(0, len(view), CHUNK_BYTES):
             yield bytes(view[at : at + CHUNK_BYTES])
+    elif hasattr(source, "iter_bytes"):  # a stream of this package's, which has read() too
+        yield from source.iter_bytes()
     elif hasattr(source, "read"):
         while piece := source.read(CHUNK_BYTES):
             if not isinstance(piece, bytes):
