@@ -341,6 +341,19 @@ def test_a_refused_upload_is_answered_before_its_body(box: Box, tree: Path) -> N
         assert b" 409 " in sock.recv(65536).split(b"\r\n")[0]
 
 
+def test_an_error_is_told_to_a_client_that_stalls(box: Box, disk: Path) -> None:
+    """The guest's error does not wait for the client's next byte; nor the answer for its last."""
+    with raw(box) as sock:
+        head = (
+            f"PUT {box.target(path=disk / 'g')} HTTP/1.1\r\nHost: a\r\n"
+            "Content-Length: 900000000\r\n\r\n"
+        )
+        sock.sendall(head.encode() + bytes(MIB + 100))
+        assert b" 507 " in sock.recv(65536).split(b"\r\n")[0]
+        assert eventually(lambda: not working_on(disk / "g"))
+    (disk / "g").unlink()
+
+
 # --- flow ----------------------------------------------------------------------------------------
 
 

@@ -394,6 +394,11 @@ int files_run_next(struct files_run *run, int wait_ms, struct files_item *out)
 	}
 }
 
+int files_run_fd(const struct files_run *run)
+{
+	return run->fd;
+}
+
 size_t files_run_room(const struct files_run *run)
 {
 	return MIN((size_t)(SHIM_STDIN_WINDOW_BYTES - run->window_used),

@@ -121,7 +121,9 @@ static int pass_body(struct writing *w, u8 *chunk)
 			return err;
 		if (!room)
 			continue;
-		n = http_body_read(w->req->http, chunk, room);
+		n = http_body_read_or(w->req->http, chunk, room, files_run_fd(w->run));
+		if (n == -EAGAIN)
+			continue;
 		if (n < 0)
 			return body_failed(w, n);
 		err = files_run_write(w->run, chunk, (size_t)n);
