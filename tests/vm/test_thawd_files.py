@@ -40,7 +40,8 @@ def api(thaw: Thaw) -> Iterator[ApiClient]:
         )
         with (folder / "log").open("w+b") as log:
             proc = subprocess.Popen(
-                [BIN / "thawd", "--config", config],
+                [TOP / "build/release/thawd", "--config", config],
+                env={**os.environ, "THAW_VMM": str(BIN / "thaw-vmm")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

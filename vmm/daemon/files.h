@@ -97,7 +97,7 @@ int files_run_fd(const struct files_run *run);
 /** files_run_room() - bytes that files_run_write() can take without waiting for credit, after which
  * files_run_next() must be called. */
 size_t files_run_room(const struct files_run *run);
-/** files_run_reply() - answer for what @err (of the two above) means; -EPIPE: nobody is there. */
+/** files_run_reply() - answer for what @err (of the two above) means. */
 void files_run_reply(const struct files_request *req, const struct files_run *run, int err);
 /** files_run_code() - the error code that goes into the audit log for @err. */
 const char *files_run_code(int err);

@@ -427,9 +427,13 @@ void files_run_reply(const struct files_request *req, const struct files_run *ru
 {
 	const char *name = http_param(req->http, "name");
 
-	if (err == -EPIPE || http_replied(req->http))
+	if (http_replied(req->http))
 		return;
-	if (run->why_kind == WHY_BUSY)
+	if (err == -EPIPE && http_stopping(req->http))
+		http_reply_retry(req->http, 1, "thawd is about to end");
+	else if (err == -EPIPE) /* nobody is there to read it */
+		http_reply_error(req->http, 400, "invalid_request", NULL, "the client left");
+	else if (run->why_kind == WHY_BUSY)
 		http_reply_error(req->http, 429, "too_many", NULL,
 				 "sandbox %s runs as many operations as it can: try again", name);
 	else if (run->why_kind == WHY_OLD)

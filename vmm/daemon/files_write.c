@@ -102,10 +102,10 @@ static int body_failed(struct writing *w, ssize_t n)
 		http_reply_error(w->req->http, 408, "timeout", NULL,
 				 "%s '%s': the body stopped coming", w->req->operation,
 				 w->req->given);
-	else if (n == -EMSGSIZE)
+	else
 		http_reply_error(w->req->http, 400, "invalid_request", NULL,
-				 "%s '%s': the body is longer than was announced",
-				 w->req->operation, w->req->given);
+				 "%s '%s': the body is not what was announced", w->req->operation,
+				 w->req->given);
 	return 1;
 }
 
