@@ -2,10 +2,11 @@
 /*
  * A folder as a pax archive on stdout, by libarchive.
  *
- * Names are bytes (hdrcharset=BINARY), owners are numbers, holes stay holes. What a tar can't hold
- * (sockets) and what went away while it was looked at is left out: told by FILES_NOTE, and in the
- * archive itself, for who only has that, in the comment of a global header at its end. What can't
- * be read is an error: an archive is whole or it is none.
+ * Names are bytes: without a locale libarchive can't convert one that is not ASCII, warns, and
+ * writes it as it is, marked hdrcharset=BINARY. Owners are numbers, holes stay holes. What a tar
+ * can't hold (sockets) and what went away while it was looked at is left out: told by FILES_NOTE,
+ * and in the archive itself, for who only has that, in the comment of a global header at its end.
+ * What can't be read is an error: an archive is whole or it is none.
  *
  * The folder itself comes last, so that an entry follows that header (there are readers that insist
  * on one), and its time is set when all is in it.
@@ -349,7 +350,6 @@ int op_tar_out(char **args)
 	archive_read_disk_set_behavior(out.disk, ARCHIVE_READDISK_NO_TRAVERSE_MOUNTS |
 							 ARCHIVE_READDISK_NO_FFLAGS);
 	archive_write_set_format_pax(out.tar);
-	archive_write_set_format_option(out.tar, "pax", "hdrcharset", "BINARY");
 	archive_entry_linkresolver_set_strategy(out.links, archive_format(out.tar));
 	/* Unbuffered: collect() does that. */
 	archive_write_set_bytes_per_block(out.tar, 0);

@@ -175,6 +175,19 @@ def test_names_that_are_not_ascii_come_back(tree: Path, form: int) -> None:
     assert (tree / "t" / ("ü" * 80) / ("é" * 60)).read_bytes() == b"2"
 
 
+def test_plain_names_need_no_mark(tree: Path) -> None:
+    """Other tars do not know hdrcharset, and say so for each entry that has it."""
+    (tree / "d").mkdir()
+    (tree / "d/plain").touch()
+    (tree / "d/umläut").touch()
+    listed = subprocess.run(
+        ["tar", "-tf", "-"], input=pack(tree / "d"), check=True, capture_output=True
+    )
+    assert listed.stderr.count(b"hdrcharset") == 1
+    data = run("tar_out", tree / "d/plain").out
+    assert b"hdrcharset" not in data
+
+
 def test_one_file(tree: Path) -> None:
     (tree / "f").write_text("x")
     (tree / "l").symlink_to("f")

@@ -314,7 +314,10 @@ def raw(box: Box) -> socket.socket:
 
 def test_an_upload_that_breaks_off_leaves_a_part(box: Box, tree: Path) -> None:
     with raw(box) as sock:
-        head = f"PUT {box.target(path=tree / 'f')} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
+        head = (
+            f"PUT {box.target(path=tree / 'f')} HTTP/1.1\r\nHost: a\r\n"
+            "Content-Length: 1000000\r\n\r\n"
+        )
         sock.sendall(head.encode() + bytes(100_000))
         assert eventually(lambda: (tree / "f").exists() and (tree / "f").stat().st_size == 100_000)
         assert working_on(tree / "f")
@@ -336,6 +339,19 @@ def test_a_refused_upload_is_answered_before_its_body(box: Box, tree: Path) -> N
         )
         sock.sendall(head.encode())
         assert b" 409 " in sock.recv(65536).split(b"\r\n")[0]
+
+
+def test_an_error_is_told_to_a_client_that_stalls(box: Box, disk: Path) -> None:
+    """The guest's error does not wait for the client's next byte; nor the answer for its last."""
+    with raw(box) as sock:
+        head = (
+            f"PUT {box.target(path=disk / 'g')} HTTP/1.1\r\nHost: a\r\n"
+            "Content-Length: 900000000\r\n\r\n"
+        )
+        sock.sendall(head.encode() + bytes(MIB + 100))
+        assert b" 507 " in sock.recv(65536).split(b"\r\n")[0]
+        assert eventually(lambda: not working_on(disk / "g"))
+    (disk / "g").unlink()
 
 
 # --- flow ----------------------------------------------------------------------------------------
