@@ -175,6 +175,7 @@ _thaw() {
 	'pool ls:--output' | 'pool ls:-o') _thaw_fill 'json' ;;
 	'pool:--size') ;;
 	'pool:--idle-timeout') ;;
+	'pool:--jail') _thaw_fill 'full no-cgroup' ;;
 	'events:--since') ;;
 	'events:--sandbox') _thaw_kind sandbox ;;
 	'events:--output' | 'events:-o') _thaw_fill 'json' ;;
@@ -408,7 +409,7 @@ _thaw_arguments() {
 		;;
 	'pool')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--size --populate --idle-timeout --status --json --help'
+			_thaw_fill '--size --populate --idle-timeout --jail --status --json --help'
 		fi
 		;;
 	'events')

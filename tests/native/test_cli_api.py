@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Cli:
         assert proc.returncode == 0, (args, proc.returncode, proc.stderr.decode())
         return proc.stdout.decode()
 
-    def json(self, *args: str) -> Any:
+    def json(self, *args: str) -> Any:  # noqa: ANN401
         return json.loads(self.ok(*args, "-o", "json"))
 
     def fails(self, status: int, *args: str) -> str:
@@ -71,8 +71,8 @@ class Cli:
         assert proc.returncode == status, (args, proc.returncode, proc.stdout, proc.stderr)
         return proc.stderr.decode()
 
-    def popen(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([str(THAW), *args], env=self.env, cwd=self.folder, **options)
+    def popen(self, *args: str, **options: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([str(THAW), *args], env=self.env, cwd=self.folder, **options)  # type: ignore[call-overload]
 
     def names(self, *options: str) -> list[str]:
         return self.ok("ps", "-q", *options).split()
@@ -132,7 +132,7 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(cli: Cli) -> Iterator[Any]:
+def terminal(cli: Cli) -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
 
     def make(*args: str) -> Terminal:
@@ -290,7 +290,7 @@ def test_detached(cli: Cli, box: str) -> None:
     assert "no command" in cli.fails(1, "logs", box, "--exec", "z")
 
 
-def test_terminal(cli: Cli, box: str, terminal: Any) -> None:
+def test_terminal(cli: Cli, box: str, terminal: Callable[..., Terminal]) -> None:
     script = "tty; stty size; echo $TERM; trap 'stty size' WINCH; read x; echo got-$x; "
     script += "while :; do read y && break; done"
     term = terminal("exec", "-it", box, "sh", "-c", script)
@@ -306,7 +306,9 @@ def test_terminal(cli: Cli, box: str, terminal: Any) -> None:
     assert term.end() == 130
 
 
-def test_leaving_a_terminal_and_coming_back(cli: Cli, box: str, terminal: Any) -> None:
+def test_leaving_a_terminal_and_coming_back(
+    cli: Cli, box: str, terminal: Callable[..., Terminal]
+) -> None:
     term = terminal("exec", "-it", box, "sh", "-c", "echo up; read x; echo got-$x; exit 5")
     term.until(b"up")
     term.type(b"\x10\x11")
@@ -321,7 +323,9 @@ def test_leaving_a_terminal_and_coming_back(cli: Cli, box: str, terminal: Any) -
     assert back.end() == 5
 
 
-def test_terminal_of_a_sandbox_that_goes(cli: Cli, box: str, terminal: Any) -> None:
+def test_terminal_of_a_sandbox_that_goes(
+    cli: Cli, box: str, terminal: Callable[..., Terminal]
+) -> None:
     term = terminal("exec", "-it", box, "sh", "-c", "echo up; sleep 1000")
     term.until(b"up")
     cli.ok("rm", "-f", box)
@@ -465,7 +469,7 @@ def test_cp(cli: Cli, box: str, tmp_path: Path) -> None:
     assert look(tmp_path / "back") == look(tmp_path / "into/tree") == want
     assert (tmp_path / "into/deep/leaf").exists()
     cli.ok("cp", f"{box}:{guest}/tree/link", "linked")
-    assert os.readlink(tmp_path / "linked") == "deep/leaf"
+    assert (tmp_path / "linked").readlink() == Path("deep/leaf")
     cli.ok("cp", "-L", f"{box}:{guest}/tree/link", "followed")
     assert (tmp_path / "followed").read_text() == "leaf"
     assert "No such file" in cli.fails(1, "cp", f"{box}:{guest}/gone", "x")
@@ -503,7 +507,7 @@ def test_cp_keeps_a_large_file_whole(cli: Cli, box: str, tmp_path: Path) -> None
 
 
 SERVER = (
-    "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=1)\n"
+    "import socket\ns = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=1)\n"
     "while 1:\n"
     " c, _ = s.accept(); d = b''\n"
     " while p := c.recv(65536): d += p\n"
@@ -547,7 +551,7 @@ def test_forward(cli: Cli, box: str) -> None:
     server.send_signal(signal.SIGTERM)
     server.wait(WAIT_S)
     assert "expected PORT" in cli.fails(1, "forward", box, "http")
-    assert "can't listen" in cli.fails(1, "forward", box, f"{where[0].split(':')[1]}:1", "-b", "::x")
+    assert "can't listen" in cli.fails(1, "forward", box, f"{number}:1", "-b", "::x")
 
 
 # What is told
@@ -617,9 +621,7 @@ def test_a_thawd_that_is_none(cli: Cli, tmp_path: Path, answer: bytes) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "x"))
     listener.listen()
-    proc = cli.popen(
-        "ps", stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
+    proc = cli.popen("ps", stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     proc.kill()
     proc.communicate()
     cli.env["THAW_SOCKET"] = str(tmp_path / "x")
