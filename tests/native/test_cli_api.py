@@ -507,7 +507,8 @@ def test_cp_keeps_a_large_file_whole(cli: Cli, box: str, tmp_path: Path) -> None
 
 
 SERVER = (
-    "import socket\ns = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=1)\n"
+    "import socket\n"
+    "s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=1)\n"
     "while 1:\n"
     " c, _ = s.accept(); d = b''\n"
     " while p := c.recv(65536): d += p\n"
