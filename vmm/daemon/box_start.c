@@ -14,6 +14,7 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
+#define READY_NS	 120000000000ull
 #define PRESSURE_WAIT_MS 5000u
 #define PRESSURE_STEP_MS 250u
 
@@ -167,6 +168,25 @@ static void start_init(struct start *start, struct box *box)
 	start->opts.jail = box_jail(box->boxes->thawd, box->vcpus, box->memory_bytes, &start->jail);
 }
 
+/** Everything is done but the run. Return: 0 or -errno with start->why. */
+static int wait_ready(struct start *start)
+{
+	struct vmmproc *vmm = &start->box->vmm;
+	int ret = vmmproc_wait(vmm, &vmm->waiting, clock_now_ns() + READY_NS, -1, NULL, NULL);
+
+	if (!ret)
+		return 0;
+	snprintf(start->why, sizeof(start->why), "its machine does not get ready");
+	if (ret == -ETIMEDOUT)
+		return ret;
+	if (!vmm->exit_seen)
+		vmmproc_reap(vmm);
+	vmmproc_why(vmm, start->why, sizeof(start->why));
+	sandbox_last_words(&start->box->boxes->thawd->state, &start->sb, start->why,
+			   sizeof(start->why));
+	return ret;
+}
+
 /** The machine of @start->sb runs; box->vmm owns it. Return: 0 or -errno. */
 static int run_machine(struct start *start, const char *from, bool waits)
 {
@@ -174,13 +194,17 @@ static int run_machine(struct start *start, const char *from, bool waits)
 	const struct state *state = &box->boxes->thawd->state;
 	int ret;
 
-	start->opts.hard_timeout_ms = start->hard_ms;
+	/* It runs when it is told to, and till then it ends with us: so none is ever left that
+	 * nobody wrote down. */
+	start->opts.wait = true;
 	memcpy(start->sb.snapshot, from, sizeof(start->sb.snapshot));
 	ret = sandbox_save(state, &start->sb);
-	if (!ret && waits)
-		ret = vmmproc_begin(&box->vmm, start->sb.hostname, -1, start->hard_ms);
-	else if (!ret)
+	if (!ret && !waits)
 		ret = sandbox_start(state, &start->sb, &start->opts, &box->vmm);
+	if (!ret && !waits)
+		ret = wait_ready(start);
+	if (!ret)
+		ret = vmmproc_begin(&box->vmm, start->sb.hostname, -1, start->hard_ms);
 	if (!ret)
 		ret = sandbox_wait_resumed(state, &start->sb, &box->vmm, start->why,
 					   sizeof(start->why));

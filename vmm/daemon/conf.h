@@ -45,9 +45,6 @@ struct conf {
 	u64 jail_uid_base, jail_uid_count;
 	/* execs */
 	u64 exec_max, exec_log_bytes;
-	/* boxes */
-	bool jail;
-	char *default_template;
 	/* notes */
 	char *audit_log;
 	bool audit_argv;

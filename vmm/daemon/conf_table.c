@@ -59,9 +59,6 @@ const struct conf_row conf_rows[] = {
 	/* execs */
 	{"exec_max", CONF_NUMBER, AT(exec_max), 1, 4096, "128", false},
 	{"exec_log_size", CONF_SIZE, AT(exec_log_bytes), 1 * MIB, 16 * GIB, "16MiB", false},
-	/* boxes */
-	{"jail", CONF_BOOL, AT(jail), 0, 0, "on", false},
-	{"default_template", CONF_TEXT, AT(default_template), 0, 63, "debian", false},
 	/* notes */
 	{"audit_log", CONF_PATH, AT(audit_log), 0, PATH_MAX - 1, "", false},
 	{"audit_argv", CONF_BOOL, AT(audit_argv), 0, 0, "off", true},

@@ -64,9 +64,13 @@ static void add(struct proxy *proxy, const char *name, const char *value)
 /** is_ours() - headers that say who the client is, and thawd's own: never the client's word. */
 static bool is_ours(const struct proxy *proxy, const char *name)
 {
-	static const char *const ours[] = {"Host",	       "Forwarded",	    "X-Forwarded-For",
-					   "X-Forwarded-Proto", "X-Forwarded-Host",
-					   "X-Forwarded-Prefix", "X-Thaw-Token"};
+	static const char *const ours[] = {"Host",
+					   "Forwarded",
+					   "X-Forwarded-For",
+					   "X-Forwarded-Proto",
+					   "X-Forwarded-Host",
+					   "X-Forwarded-Prefix",
+					   "X-Thaw-Token"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(ours); i++) {
 		if (!strcasecmp(ours[i], name))
@@ -182,13 +186,15 @@ static void reply_broken(struct proxy *proxy, int err)
 
 	if (err == -ETIMEDOUT)
 		http_reply_error(proxy->req, 504, "timeout", details,
-				 "the server on port %u of sandbox '%s' does not answer", port, box);
+				 "the server on port %u of sandbox '%s' does not answer", port,
+				 box);
 	else if (err == -EBADMSG)
 		http_reply_error(proxy->req, 400, "invalid_request", details,
 				 "the request's body was cut short");
 	else if (err == -EINVAL)
-		http_reply_error(proxy->req, 400, "invalid_request", details,
-				 "the request has a method, path or header that can't be passed on");
+		http_reply_error(
+			proxy->req, 400, "invalid_request", details,
+			"the request has a method, path or header that can't be passed on");
 	else if (err == -EPIPE || err == -ECONNRESET)
 		http_reply_error(proxy->req, 502, "port_closed", details,
 				 "the server on port %u of sandbox '%s' closed the connection "
