@@ -161,6 +161,8 @@ _thaw() {
 	'template build:--hot-runs') ;;
 	'template build:--hot-rule') _thaw_fill 'half union intersection' ;;
 	'template build:--timeout') ;;
+	'template ls:--output' | 'template ls:-o') _thaw_fill 'json' ;;
+	'template inspect:--output' | 'template inspect:-o') _thaw_fill 'json' ;;
 	'template record:--recorder') _thaw_fill 'pagemap bpf' ;;
 	'template record:--hot-runs') ;;
 	'template record:--hot-rule') _thaw_fill 'half union intersection' ;;
@@ -180,6 +182,7 @@ _thaw() {
 	'events:--sandbox') _thaw_kind sandbox ;;
 	'events:--output' | 'events:-o') _thaw_fill 'json' ;;
 	'prune:--output' | 'prune:-o') _thaw_fill 'json' ;;
+	'doctor:--output' | 'doctor:-o') _thaw_fill 'json' ;;
 	'version:--output' | 'version:-o') _thaw_fill 'json' ;;
 	*) _thaw_arguments ;;
 	esac
@@ -345,12 +348,12 @@ _thaw_arguments() {
 		;;
 	'template ls')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--json --help'
+			_thaw_fill '--output --json --help'
 		fi
 		;;
 	'template inspect')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--json --help'
+			_thaw_fill '--output --json --help'
 		fi
 		;;
 	'template verify')
@@ -424,7 +427,7 @@ _thaw_arguments() {
 		;;
 	'doctor')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--json --help'
+			_thaw_fill '--output --json --help'
 		fi
 		;;
 	'completion')
