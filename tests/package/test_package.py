@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
+TRIMMED = ("/usr/share/man", "/usr/share/doc")  # the host's tree has none of these
 SOCKET = Path("/run/thaw/thaw.sock")
 ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
 
@@ -61,7 +62,8 @@ def test_install() -> None:
     assert len(packages()) == 2, "make deb comes first"
     sh("dpkg", "--install", *packages())
     assert "ii  thaw " in sh("dpkg", "--list", "thaw")
-    assert sh("dpkg", "--verify", "thaw") == ""
+    lines = sh("dpkg", "--verify", "thaw").splitlines()
+    assert [line for line in lines if not any(path in line for path in TRIMMED)] == []
     conffiles = sh("dpkg-query", "-W", "-f", "${Conffiles}", "thaw")
     assert "/etc/thaw/thaw.conf" in conffiles
 
@@ -85,7 +87,7 @@ def test_start_and_stop() -> None:
     pid = shown("MainPID")
     sh("systemctl", "stop", "thawd")
     assert shown("ActiveState") == "inactive"
-    with pytest.raises(OSError):  # noqa: PT011
+    with pytest.raises(OSError):
         socket.socket(socket.AF_UNIX).connect(str(SOCKET))
     sh("systemctl", "start", "thawd")
     assert shown("ActiveState") == "active"
