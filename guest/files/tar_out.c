@@ -124,7 +124,9 @@ static int put_comment(struct tar_out *out)
 	snprintf(block + 136, 12, "%011o", 0);
 	memset(block + 148, ' ', 8);
 	block[156] = 'g';
-	memcpy(block + 257, "ustar\00000", 8);
+	snprintf(block + 257, 6, "ustar");
+	block[263] = '0';
+	block[264] = '0';
 	for (size_t i = 0; i < sizeof(block); i++)
 		sum += (u8)block[i];
 	snprintf(block + 148, 8, "%06o", sum);
