@@ -130,6 +130,7 @@ FUZZERS += fuzz_hot
 
 # Tests and fuzzers of thawd's own code: with its library in front of the rest.
 DAEMON_TESTS := test_route test_proxy
+DAEMON_TESTS += test_box_spec test_box_timer test_box_db
 DAEMON_TESTS += test_exec_log test_exec_guest test_exec_text test_exec_spec test_ws
 UNIT_TESTS += $(DAEMON_TESTS)
 DAEMON_FUZZERS := fuzz_http

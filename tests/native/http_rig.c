@@ -105,9 +105,10 @@ static void serve_wait(struct thawd *thawd, struct http_req *req)
 	if (http_query(req, "stream"))
 		http_stream_begin(req, 200, "text/plain", -1);
 	poll(fds, 2, 60000);
-	fprintf(stderr, "rig: %s\n", http_stopping(req)	? "stopping"
-				     : fds[0].revents	? "client left"
-							: "time is up");
+	fprintf(stderr, "rig: %s\n",
+		http_stopping(req) ? "stopping"
+		: fds[0].revents   ? "client left"
+				   : "time is up");
 	if (!http_query(req, "stream"))
 		http_reply_empty(req, 204);
 }
@@ -184,7 +185,8 @@ static void serve_emit(struct thawd *thawd, struct http_req *req)
 	http_reply_empty(req, 204);
 }
 
-static const char *const bytes_query[] = {"n", "chunked", "fail", "stream", "sandbox", "pipe", NULL};
+static const char *const bytes_query[] = {"n",	     "chunked", "fail", "stream",
+					  "sandbox", "pipe",	NULL};
 static const char *const events_query[] = {"sandbox", "since", NULL};
 
 const struct http_route api_core_routes[] = {

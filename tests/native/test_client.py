@@ -679,7 +679,7 @@ def test_the_page_has_blocks() -> None:
     assert len(blocks()) >= 10
 
 
-@pytest.mark.parametrize(("section", "code"), blocks())
+@pytest.mark.parametrize(("section", "code"), blocks(), ids=lambda text: text.splitlines()[0][:20])
 def test_the_page(daemon: Thawd, tmp_path: Path, section: str, code: str) -> None:
     path = tmp_path / "block.py"
     path.write_text(code)

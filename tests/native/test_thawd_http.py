@@ -140,7 +140,7 @@ class Server:
 
     def open_fds(self) -> int:
         assert self.process
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
 
 class Reply:
@@ -188,7 +188,7 @@ def checksum(data: bytes) -> int:
     return total & 0x7FFFFFFF
 
 
-# --- bodies and answers ----------------------------------------------------------------------------
+# --- bodies and answers -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 1, 131071, 131072, 131073, 3 * MIB])
@@ -275,7 +275,7 @@ def test_body_or_something_else(rig: Server) -> None:
         assert b'{"got":-11}' in sock.recv(4096)
 
 
-# --- answers before the end of the body ------------------------------------------------------------
+# --- answers before the end of the body ---------------------------------------------------------
 
 
 def test_early_answer_to_a_small_body(rig: Server) -> None:
@@ -314,7 +314,7 @@ def test_expect_continue(rig: Server) -> None:
             assert read_all(sock).startswith(f"HTTP/1.1 {status} ".encode())  # and no 100
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,9 +335,7 @@ def test_expect_continue(rig: Server) -> None:
         ("GET", "/" + "a" * 9000, 414, "too_large", "8192"),
     ],
 )
-def test_refused(
-    rig: Server, method: str, target: str, status: int, code: str, about: str
-) -> None:
+def test_refused(rig: Server, method: str, target: str, status: int, code: str, about: str) -> None:
     connection = rig.connection()
     reply = rig.get(target, method, connection=connection)
     assert (reply.status, reply.error["code"]) == (status, code)
@@ -435,7 +433,7 @@ def test_json(server: Server) -> None:
         connection.close()
 
 
-# --- clients that are slow, or leave ---------------------------------------------------------------
+# --- clients that are slow, or leave ------------------------------------------------------------
 
 
 def drip(sock: socket.socket, data: bytes = b"a") -> None:
@@ -586,9 +584,11 @@ def test_as_many_requests_as_are_allowed(server: Server) -> None:
     assert eventually(lambda: server.get("/who/x").status == 200)
 
 
-# --- upgrades --------------------------------------------------------------------------------------
+# --- upgrades -----------------------------------------------------------------------------------
 
-UPGRADE = b"GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo/1\r\n"
+UPGRADE = (
+    b"GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo/1\r\n"
+)
 
 
 def read_head(sock: socket.socket) -> bytes:
@@ -648,7 +648,7 @@ def test_upgrade_refused(rig: Server) -> None:
         assert not read_all(sock).startswith(b"HTTP/1.1 101")
 
 
-# --- TCP, TLS, tokens ------------------------------------------------------------------------------
+# --- TCP, TLS, tokens ---------------------------------------------------------------------------
 
 
 def start_tls(server: Server) -> ssl.SSLSocket:
@@ -741,18 +741,18 @@ def test_does_not_start(
     assert about in server.said()
 
 
-# --- the socket, start and end ---------------------------------------------------------------------
+# --- the socket, start and end ------------------------------------------------------------------
 
 
 def test_socket_is_taken_over_when_nobody_listens(server: Server) -> None:
     server.start("socket_mode = 0600", "socket_group = ")
-    assert os.stat(server.socket).st_mode & 0o777 == 0o600
+    assert Path(server.socket).stat().st_mode & 0o777 == 0o600
     assert server.process
     server.process.kill()
     server.process.wait()
     assert Path(server.socket).exists()
     server.start()
-    assert os.stat(server.socket).st_mode & 0o777 == 0o660
+    assert Path(server.socket).stat().st_mode & 0o777 == 0o660
     first = server.process
     second = server.popen()  # a living one's is not
     assert second.wait(WAIT_S) == 1
@@ -795,7 +795,7 @@ def test_end_with_an_upgraded_connection(server: Server) -> None:
         read_all(sock)
 
 
-# --- events, audit log -----------------------------------------------------------------------------
+# --- events, audit log --------------------------------------------------------------------------
 
 
 class Events:
@@ -877,7 +877,7 @@ def test_audit_log(server: Server) -> None:
     assert len((server.folder / "old").read_text().splitlines()) == 2
 
 
-# --- thawd itself ----------------------------------------------------------------------------------
+# --- thawd itself -------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ static void test_cookies(void)
 	strips("a=1; t=2; b=3", "a=1; b=3");
 	strips("tt=1; t =2;t=3 ;  at=4", "tt=1; at=4");
 	strips("a=t=1;b", "a=t=1; b");
+	strips("a;b;c", "a; b; c"); /* longer than it was */
 	strips("", "");
 	strips("; ;", "");
 	strips("t", "");
@@ -78,12 +79,24 @@ static int host(const char *text, struct preview_host *out)
 static void test_hosts(void)
 {
 	static const char *const bad[] = {
-		"",		       "p.example.org",		 "80.p.example.org",
-		"80-.p.example.org",   "-a.p.example.org",	 "0-a.p.example.org",
-		"080-a.p.example.org", "65536-a.p.example.org",	 "80-a.q.example.org",
-		"80-a.p.example.or",   "80-a.p.example.orgx",	 "80-a-.p.example.org",
-		"80-a.b.p.example.org", "80-a p.example.org",	 "80-ap.example.org",
-		"99999999999-a.p.example.org", "80-a_b.p.example.org", "[::1]:80",
+		"",
+		"p.example.org",
+		"80.p.example.org",
+		"80-.p.example.org",
+		"-a.p.example.org",
+		"0-a.p.example.org",
+		"080-a.p.example.org",
+		"65536-a.p.example.org",
+		"80-a.q.example.org",
+		"80-a.p.example.or",
+		"80-a.p.example.orgx",
+		"80-a-.p.example.org",
+		"80-a.b.p.example.org",
+		"80-a p.example.org",
+		"80-ap.example.org",
+		"99999999999-a.p.example.org",
+		"80-a_b.p.example.org",
+		"[::1]:80",
 	};
 	struct preview_host out;
 	char text[200];
@@ -191,7 +204,8 @@ static void test_pump(void)
 	CHECK_EQ(rig.out_bytes, 4);
 	close(rig.a[0]);
 
-	/* One that is gone for good ends it, though the other says nothing; what it sent arrives. */
+	/* One that is gone for good ends it, though the other says nothing; what it sent arrives.
+	 */
 	rig_start(&rig);
 	CHECK_EQ(send(rig.a[0], "last", 4, 0), 4);
 	close(rig.a[0]);

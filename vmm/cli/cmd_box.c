@@ -244,7 +244,7 @@ static void print_box(const json_t *box)
 		 (long long)json_integer_value(json_object_get(size, "vcpus")),
 		 verb_bytes((u64)json_integer_value(json_object_get(size, "memory_bytes")), memory,
 			    sizeof(memory)));
-	if (!size)
+	if (json_integer_value(json_object_get(size, "memory_bytes")) <= 0)
 		snprintf(own_size, sizeof(own_size), "-");
 	if (!strcmp(client_string(box, "state"), "stopped") && reason[0])
 		snprintf(state, sizeof(state), "stopped (%s)", reason);

@@ -157,8 +157,10 @@ static int exec_somewhere(struct client *client, const struct run_opts *opts, u6
 	int ret, signal_fd, status;
 
 	ret = client_find(client, opts->template_name, &box);
-	if (ret == -ENOENT)
+	if (ret == -ENOENT && verb_is_local_id(opts->template_name))
 		return exec_local(opts, start_ns);
+	if (ret == -ENOENT)
+		log_err("no sandbox '%.60s': 'thaw ps -a' lists them", opts->template_name);
 	if (ret)
 		return CLI_RUN_FAILED;
 	snprintf(name, sizeof(name), "%s", client_string(box, "name"));

@@ -16,6 +16,7 @@
 struct exec_call {
 	struct thawd *thawd;
 	struct http_req *req;
+	const char *name; /* of the box */
 	struct box_use use;
 	struct kept *kept;	   /* a reference; NULL: none yet */
 	struct kept_reader reader; /* open if reader.kept */
@@ -35,6 +36,9 @@ struct exec_problem {
  * Return: 0, or -errno: answered. exec_call_end() in any case. */
 int __must_check exec_call_begin(struct exec_call *call, struct thawd *thawd,
 				 struct http_req *req);
+/** exec_call_begin_read() - the same for what can also be asked of a stopped box. */
+int __must_check exec_call_begin_read(struct exec_call *call, struct thawd *thawd,
+				      struct http_req *req);
 void exec_call_end(struct exec_call *call);
 
 /** exec_call_limits() - of the box. */

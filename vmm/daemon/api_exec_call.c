@@ -9,23 +9,36 @@
 #include "vmm/daemon/notes.h"
 #include "vmm/util/util.h"
 
-int exec_call_begin(struct exec_call *call, struct thawd *thawd, struct http_req *req)
+static int find_exec(struct exec_call *call)
 {
-	const char *id = http_param(req, "id");
-	int ret;
+	const char *id = http_param(call->req, "id");
 
-	*call = (struct exec_call){.thawd = thawd, .req = req};
-	ret = box_use(thawd, req, &call->use);
-	if (ret || !id)
-		return ret;
-	call->kept = kept_find(thawd_execs(thawd), &call->use, id);
+	if (!id)
+		return 0;
+	call->kept = kept_find(thawd_execs(call->thawd), call->name, id);
 	if (call->kept)
 		return 0;
-	http_reply_error(req, 404, "not_found", NULL,
+	http_reply_error(call->req, 404, "not_found", NULL,
 			 "sandbox %s has no exec %.40s: it was never there, has been deleted, or "
 			 "ended so long ago that it is forgotten",
-			 box_name(call->use.box), id);
+			 call->name, id);
 	return -ENOENT;
+}
+
+int exec_call_begin(struct exec_call *call, struct thawd *thawd, struct http_req *req)
+{
+	*call = (struct exec_call){
+		.thawd = thawd, .req = req, .name = http_param(req, "name")};
+	return box_use(thawd, req, &call->use) ?: find_exec(call);
+}
+
+int exec_call_begin_read(struct exec_call *call, struct thawd *thawd, struct http_req *req)
+{
+	if (!execs_box_stopped(thawd_execs(thawd), http_param(req, "name")))
+		return exec_call_begin(call, thawd, req);
+	*call = (struct exec_call){
+		.thawd = thawd, .req = req, .name = http_param(req, "name")};
+	return find_exec(call);
 }
 
 void exec_call_end(struct exec_call *call)
@@ -67,7 +80,7 @@ void exec_problem_spec(struct exec_problem *problem, const struct exec_spec_erro
 
 static void problem_start(struct exec_problem *problem, const struct exec_call *call, int error)
 {
-	const char *name = box_name(call->use.box);
+	const char *name = call->name;
 
 	switch (error) {
 	case -EAGAIN:
@@ -167,7 +180,7 @@ static void audit(const struct exec_call *call, const struct exec_spec *spec, co
 
 	if (details && execs_settings(thawd_execs(call->thawd))->audit_argv)
 		json_object_set(details, "argv", spec->argv);
-	audit_write(call->thawd, call->req, "exec", box_name(call->use.box), result, details);
+	audit_write(call->thawd, call->req, "exec", call->name, result, details);
 }
 
 int exec_call_start(struct exec_call *call, const struct exec_spec *spec,

@@ -262,7 +262,7 @@ static int receive(struct frames *f)
 static void run(struct frames *f)
 {
 	struct exec_call *call = f->call;
-	bool stuck = false;
+	bool stuck = false, refused = false;
 	unsigned int woken;
 	short events;
 	int ret = 0;
@@ -273,11 +273,13 @@ static void run(struct frames *f)
 		if (stuck)
 			ret = take_all(f);
 		stuck = ret == -EAGAIN;
-		if (ret && !stuck && !f->tx_len && !f->last_queued)
+		if (ret && !stuck && !f->tx_len && !f->last_queued) {
 			put_error(f, SHIM_STAGE_REQUEST, EPROTO, "malformed or unexpected frame");
+			refused = true;
+		}
 		send_some(f);
 		if (f->last_queued && !f->tx_len)
-			return;
+			break;
 		if (f->tx_len && clock_now_ns() - f->progress_ns > EXEC_STALL_NS)
 			break;
 		events = (short)((f->tx_len ? POLLOUT : 0) | (stuck || ret ? POLLRDHUP : POLLIN));
@@ -290,7 +292,8 @@ static void run(struct frames *f)
 		else if (woken & KEPT_WOKEN_LEFT)
 			f->left = true;
 	}
-	exec_left(call, f->owner);
+	if (f->left || refused || !f->last_queued)
+		exec_left(call, f->owner);
 }
 
 /* Bytes of the first frame: exactly @len_bytes, and not for ever. */

@@ -21,9 +21,9 @@ void api_exec_list(struct thawd *thawd, struct http_req *req)
 	struct exec_call call;
 	ssize_t n = 0;
 
-	if (exec_call_begin(&call, thawd, req))
+	if (exec_call_begin_read(&call, thawd, req))
 		goto out;
-	n = kept_list(thawd_execs(thawd), &call.use, &all);
+	n = kept_list(thawd_execs(thawd), call.name, &all);
 	for (ssize_t i = 0; i < n; i++) {
 		json_array_append_new(list, kept_json(all[i]));
 		kept_put(all[i]);
@@ -42,7 +42,7 @@ void api_exec_get(struct thawd *thawd, struct http_req *req)
 {
 	struct exec_call call;
 
-	if (!exec_call_begin(&call, thawd, req))
+	if (!exec_call_begin_read(&call, thawd, req))
 		http_reply_json(req, 200, kept_json(call.kept));
 	exec_call_end(&call);
 }
@@ -79,7 +79,7 @@ void api_exec_wait(struct thawd *thawd, struct http_req *req)
 
 	if (http_query_u64(req, "timeout_ms", 0, WAIT_MAX_MS, WAIT_OTHERWISE_MS, &timeout_ms))
 		return;
-	if (!exec_call_begin(&call, thawd, req)) {
+	if (!exec_call_begin_read(&call, thawd, req)) {
 		/* Whatever comes first, the answer is how it is now. */
 		(void)wait_end(&call, clock_now_ns() + timeout_ms * 1000000u);
 		http_reply_json(req, 200, kept_json(call.kept));
@@ -97,7 +97,7 @@ void api_exec_delete(struct thawd *thawd, struct http_req *req)
 	kept_kill(call.kept);
 	ret = wait_end(&call, clock_now_ns() + DELETE_NS);
 	kept_reader_close(&call.reader);
-	audit_write(thawd, req, "exec.delete", box_name(call.use.box),
+	audit_write(thawd, req, "exec.delete", call.name,
 		    ret > 0 ? "ok" : "guest_lost", json_pack("{s:s}", "id", call.kept->id));
 	if (ret > 0) {
 		kept_remove(call.kept);
@@ -136,7 +136,7 @@ void api_exec_signal(struct thawd *thawd, struct http_req *req)
 	} else if (kept_signal(call.kept, (u32)number)) {
 		reply_ended(req, call.kept);
 	} else {
-		audit_write(thawd, req, "exec.signal", box_name(call.use.box), "ok",
+		audit_write(thawd, req, "exec.signal", call.name, "ok",
 			    json_pack("{s:s, s:i}", "id", call.kept->id, "signal", number));
 		http_reply_empty(req, 204);
 	}
@@ -157,7 +157,7 @@ void api_exec_kill(struct thawd *thawd, struct http_req *req)
 	if (!json || http_json_known(req, json, fields))
 		goto out;
 	kept_kill(call.kept);
-	audit_write(thawd, req, "exec.kill", box_name(call.use.box), "ok",
+	audit_write(thawd, req, "exec.kill", call.name, "ok",
 		    json_pack("{s:s}", "id", call.kept->id));
 	http_reply_empty(req, 204);
 out:

@@ -26,8 +26,10 @@ struct session {
 	bool started;	/* call->kept runs, with a reader */
 	bool owner;
 	bool told_ready, over;
+	bool refused; /* over, because the client sent something that can't be */
 	u8 *in; /* stdin that did not fit yet; owned */
 	size_t in_start, in_len;
+	bool eof_due; /* behind it */
 	struct exec_spec spec;
 	u64 sent_bytes, progress_ns;
 	u8 chunk[1 + CHUNK_BYTES];
@@ -147,6 +149,30 @@ static int take_first(struct session *s, const char *text, size_t len_bytes)
 	return 0;
 }
 
+static void feed(struct session *s)
+{
+	ssize_t n;
+
+	while (s->in_len && s->started) {
+		n = kept_stdin_push(s->call->kept, s->in + s->in_start, s->in_len);
+		if (!n)
+			return;
+		/* It has ended, or does not read: dropped, as a pipe's writer would see. */
+		if (n < 0)
+			n = (ssize_t)s->in_len;
+		s->in_start += (size_t)n;
+		s->in_len -= (size_t)n;
+	}
+	if (!s->in_len) {
+		free(s->in);
+		s->in = NULL;
+		s->in_start = 0;
+		if (s->eof_due)
+			(void)!kept_stdin_close(s->call->kept);
+		s->eof_due = false;
+	}
+}
+
 static int take_resize(struct kept *kept, const json_t *json)
 {
 	json_int_t cols = json_integer_value(json_object_get(json, "cols"));
@@ -177,10 +203,8 @@ static int take_message(struct session *s, const json_t *json)
 	}
 	if (strcmp(type, "eof"))
 		return -EINVAL;
-	/* Behind what waits. */
-	if (s->in_len)
-		return -EAGAIN;
-	(void)!kept_stdin_close(kept);
+	s->eof_due = true;
+	feed(s);
 	return 0;
 }
 
@@ -200,33 +224,12 @@ static int on_text(void *opaque, const char *text, size_t len_bytes)
 	json_decref(json);
 	if (ret) {
 		exec_problem_set(&problem, 400, "invalid_request",
-				 ret == -EAGAIN ? "stdin was ended before it was taken" :
-						  "not a message that is known here: resize (of a "
-						  "terminal), signal, eof");
+				 "not a message that is known here: resize (of a terminal), "
+				 "signal, eof");
+		s->refused = true;
 		send_problem(s, &problem, WS_CLOSE_NORMAL);
 	}
 	return 0;
-}
-
-static void feed(struct session *s)
-{
-	ssize_t n;
-
-	while (s->in_len && s->started) {
-		n = kept_stdin_push(s->call->kept, s->in + s->in_start, s->in_len);
-		if (!n)
-			return;
-		/* It has ended, or does not read: dropped, as a pipe's writer would see. */
-		if (n < 0)
-			n = (ssize_t)s->in_len;
-		s->in_start += (size_t)n;
-		s->in_len -= (size_t)n;
-	}
-	if (!s->in_len) {
-		free(s->in);
-		s->in = NULL;
-		s->in_start = 0;
-	}
 }
 
 static int on_binary(void *opaque, const u8 *data, size_t len_bytes)
@@ -234,7 +237,7 @@ static int on_binary(void *opaque, const u8 *data, size_t len_bytes)
 	struct session *s = opaque;
 	u8 *more;
 
-	if (s->over || !len_bytes)
+	if (s->over || s->eof_due || !len_bytes)
 		return 0;
 	if (s->starting)
 		return -EPROTO;
@@ -339,7 +342,7 @@ static void session_run(struct session *s)
 			ret = -ETIMEDOUT;
 	}
 	/* Over without an end of ours: the client closed, or vanished. */
-	if (s->started && !s->over)
+	if (s->started && (!s->over || s->refused))
 		exec_left(s->call, s->owner);
 }
 

@@ -243,7 +243,7 @@ void api_exec_logs(struct thawd *thawd, struct http_req *req)
 	struct exec_call call;
 	int ret;
 
-	if (exec_call_begin(&call, thawd, req))
+	if (exec_call_begin_read(&call, thawd, req))
 		goto out;
 	l = malloc(sizeof(*l));
 	if (!l) {

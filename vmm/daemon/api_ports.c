@@ -14,13 +14,13 @@
 #include "vmm/util/httpc.h"
 #include "vmm/util/util.h"
 
-#define MS_NS		 ((u64)1000000)
-#define TRY_FIRST_MS	 20u
-#define TRY_MAX_MS	 500u
-#define TRY_CONNECT_MS	 5000u
-#define WAIT_DEFAULT_MS	 30000u
-#define WAIT_MAX_MS	 600000u
-#define HTTP_PATH_MAX	 2048u
+#define MS_NS		((u64)1000000)
+#define TRY_FIRST_MS	20u
+#define TRY_MAX_MS	500u
+#define TRY_CONNECT_MS	5000u
+#define WAIT_DEFAULT_MS 30000u
+#define WAIT_MAX_MS	600000u
+#define HTTP_PATH_MAX	2048u
 
 /** behind_port() - of "/v1/sandboxes/NAME/ports/PORT/REST" the part from the slash before REST; "/"
  * when there is none. */
@@ -62,9 +62,10 @@ static void serve_tcp(struct thawd *thawd, struct http_req *req)
 	if (!port)
 		return;
 	if (!http_wants_upgrade(req, "thaw-tcp/1")) {
-		http_reply_error(req, 400, "invalid_request", NULL,
-				 "this needs 'Upgrade: thaw-tcp/1'; HTTP to the port goes to the same "
-				 "path with '/' behind it");
+		http_reply_error(
+			req, 400, "invalid_request", NULL,
+			"this needs 'Upgrade: thaw-tcp/1'; HTTP to the port goes to the same "
+			"path with '/' behind it");
 		return;
 	}
 	if (box_use(thawd, req, &use))
@@ -163,7 +164,8 @@ static int take_wait(struct http_req *req, struct port_wait *wait)
  * path can't be sent. */
 static int try_http(const struct port_wait *wait, int fd, u64 deadline_ns, int stop_fd)
 {
-	struct httpc_header headers[] = {{"Host", "localhost"}, {"Connection", "close"}, {NULL, NULL}};
+	struct httpc_header headers[] = {
+		{"Host", "localhost"}, {"Connection", "close"}, {NULL, NULL}};
 	struct httpc_response response = {0};
 	struct httpc http;
 	int ret = httpc_init(&http, fd);
@@ -270,8 +272,8 @@ static void serve_preview(struct thawd *thawd, struct http_req *req)
 		url = preview_url(thawd, box_name(use.box), token);
 	http_reply_json(req, 200,
 			json_pack("{s:o, s:s, s:o}", "domain",
-				  *domain ? json_string(domain) : json_null(), "token", token, "url",
-				  url ? json_string(url) : json_null()));
+				  *domain ? json_string(domain) : json_null(), "token", token,
+				  "url", url ? json_string(url) : json_null()));
 	free(url);
 	box_use_end(thawd, &use);
 }
@@ -280,7 +282,8 @@ static void serve_preview(struct thawd *thawd, struct http_req *req)
 const struct http_route api_port_routes[] = {
 	{HTTP_POST, "/v1/sandboxes/{name}/ports/{port}/wait", NULL, 0, serve_wait},
 	{HTTP_GET, "/v1/sandboxes/{name}/ports/{port}", NULL, 0, serve_tcp},
-	{HTTP_ANY, "/v1/sandboxes/{name}/ports/{port}/{rest...}", NULL, HTTP_RAW_QUERY, serve_proxy},
+	{HTTP_ANY, "/v1/sandboxes/{name}/ports/{port}/{rest...}", NULL, HTTP_RAW_QUERY,
+	 serve_proxy},
 	{HTTP_GET, "/v1/sandboxes/{name}/preview", NULL, 0, serve_preview},
 	{0, NULL, NULL, 0, NULL},
 };

@@ -256,7 +256,7 @@ void api_exec_wait_for_log(struct thawd *thawd, struct http_req *req)
 	json_t *json = NULL;
 	int ret;
 
-	if (exec_call_begin(&call, thawd, req))
+	if (exec_call_begin_read(&call, thawd, req))
 		goto out;
 	json = http_body_json(req, 64 * KIB);
 	if (!json)

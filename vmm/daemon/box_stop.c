@@ -121,20 +121,21 @@ void box_drop_machine(struct box *box)
 
 void box_drop_folder(struct box *box)
 {
-	struct log_keep keep;
+	const struct state *state = &box->boxes->thawd->state;
 	struct sandbox sb;
 	char path[PATH_MAX];
+	int all_fd;
 
 	if (!box->machine[0])
 		return;
 	exec_box_deleted(box->boxes->thawd, box->name);
+	/* Nobody tidies up meanwhile. */
+	all_fd = sandbox_lock_all(state, false);
 	box_sandbox(box, &sb);
-	sandbox_path(&box->boxes->thawd->state, sb.id, "", path);
-	if (access(path, F_OK) == 0) {
-		log_keep_begin(&keep, false);
-		(void)!sandbox_remove(&box->boxes->thawd->state, &sb);
-		log_keep_end(&keep);
-	}
+	sandbox_path(state, sb.id, "", path);
+	if (access(path, F_OK) == 0 && sandbox_remove(state, &sb))
+		log_warn("sandbox '%s': its folder stays", box->name);
+	fd_close(&all_fd);
 	pthread_mutex_lock(&box->lock);
 	box->machine[0] = '\0';
 	pthread_mutex_unlock(&box->lock);

@@ -52,6 +52,7 @@ const struct conf_row conf_rows[] = {
 	{"memory_overcommit", CONF_NUMBER, AT(memory_overcommit), 1, 1000000, "300", false},
 	{"memory_pressure_max", CONF_NUMBER, AT(memory_pressure_max), 0, 100, "40", true},
 	{"jail", CONF_BOOL, AT(jail), 0, 0, "on", false},
+	{"cpu_hard_limit", CONF_BOOL, AT(cpu_hard_limit), 0, 0, "off", false},
 	{"require_cgroup", CONF_BOOL, AT(require_cgroup), 0, 0, "on", false},
 	{"cgroup_root", CONF_PATH, AT(cgroup_root), 1, PATH_MAX / 4, "/sys/fs/cgroup/thaw", false},
 	{"jail_uid_base", CONF_NUMBER, AT(jail_uid_base), 1000, 4294000000, "1879048192", false},
@@ -59,7 +60,6 @@ const struct conf_row conf_rows[] = {
 	/* execs */
 	{"exec_max", CONF_NUMBER, AT(exec_max), 1, 4096, "128", false},
 	{"exec_log_size", CONF_SIZE, AT(exec_log_bytes), 1 * MIB, 16 * GIB, "16MiB", false},
-	/* boxes */
 	/* notes */
 	{"audit_log", CONF_PATH, AT(audit_log), 0, PATH_MAX - 1, "", false},
 	{"audit_argv", CONF_BOOL, AT(audit_argv), 0, 0, "off", true},

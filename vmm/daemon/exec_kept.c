@@ -293,31 +293,30 @@ void kept_trim(struct kept *kept)
 	} while (victim);
 }
 
-struct kept *kept_find(struct execs *execs, const struct box_use *use, const char *id)
+struct kept *kept_find(struct execs *execs, const char *name, const char *id)
 {
 	struct exec_box *box;
 	struct kept *at = NULL;
 
 	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, box_name(use->box));
-	if (box && box->incarnation == use->incarnation)
-		for (at = box->first; at && strcmp(at->id, id);)
-			at = at->next;
+	box = box_find(execs, name);
+	for (at = box ? box->first : NULL; at && strcmp(at->id, id);)
+		at = at->next;
 	if (at)
 		at->refs++;
 	pthread_mutex_unlock(&execs->lock);
 	return at;
 }
 
-ssize_t kept_list(struct execs *execs, const struct box_use *use, struct kept ***out)
+ssize_t kept_list(struct execs *execs, const char *name, struct kept ***out)
 {
 	struct exec_box *box;
 	ssize_t n = 0, max = 0;
 
 	*out = NULL;
 	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, box_name(use->box));
-	if (box && box->incarnation == use->incarnation) {
+	box = box_find(execs, name);
+	if (box) {
 		for (struct kept *at = box->first; at; at = at->next)
 			max++;
 		*out = calloc((size_t)max + 1, sizeof(**out));
@@ -380,10 +379,44 @@ static struct exec_box *box_add_locked(struct execs *execs, const char *name)
 	return box;
 }
 
+/* Take all of a box's list. execs->lock is held. */
+static struct kept *take_all(struct exec_box *box)
+{
+	struct kept *all = box->first;
+
+	box->first = NULL;
+	box->last = &box->first;
+	return all;
+}
+
+/* Its puller ends. */
+static void leave(struct kept *kept)
+{
+	pthread_mutex_lock(&kept->lock);
+	kept->gone = true;
+	if (kept->wake_fd >= 0)
+		eventfd_write(kept->wake_fd, 1);
+	pthread_mutex_unlock(&kept->lock);
+}
+
+/* Of those that are out of the table. */
+static void leave_all(struct kept *all)
+{
+	struct kept *next;
+
+	for (struct kept *at = all; at; at = next) {
+		next = at->next;
+		at->next = NULL;
+		leave(at);
+		kept_put(at);
+	}
+}
+
 int execs_box_begin(struct execs *execs, const struct box_use *use, char **paused_folder)
 {
 	const char *name = box_name(use->box);
 	struct exec_box *box;
+	struct kept *before = NULL;
 	char path[PATH_MAX];
 	char *folder;
 	int ret = -ENOMEM;
@@ -404,44 +437,30 @@ int execs_box_begin(struct execs *execs, const struct box_use *use, char **pause
 		folder = NULL;
 		box->incarnation = use->incarnation;
 		box->running = true;
+		before = take_all(box);
 		box->paused = false;
 		ret = 0;
 	}
 	pthread_mutex_unlock(&execs->lock);
 	free(folder);
+	leave_all(before);
 	return ret;
 }
 
-/* Take all of a box's list. execs->lock is held. */
-static struct kept *take_all(struct exec_box *box)
+bool execs_box_stopped(struct execs *execs, const char *name)
 {
-	struct kept *all = box->first;
+	struct exec_box *box;
+	bool stopped;
 
-	box->first = NULL;
-	box->last = &box->first;
-	return all;
-}
-
-/* Their pullers end, and the table's references go. */
-static void leave_all(struct kept *all)
-{
-	struct kept *next;
-
-	for (struct kept *at = all; at; at = next) {
-		next = at->next;
-		at->next = NULL;
-		pthread_mutex_lock(&at->lock);
-		at->gone = true;
-		if (at->wake_fd >= 0)
-			eventfd_write(at->wake_fd, 1);
-		pthread_mutex_unlock(&at->lock);
-		kept_put(at);
-	}
+	pthread_mutex_lock(&execs->lock);
+	box = box_find(execs, name);
+	stopped = box && !box->running;
+	pthread_mutex_unlock(&execs->lock);
+	return stopped;
 }
 
 void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool paused)
 {
-	struct kept *all = NULL;
 	struct exec_box *box;
 
 	pthread_mutex_lock(&execs->lock);
@@ -449,10 +468,10 @@ void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool 
 	if (box && box->incarnation == incarnation && box->running) {
 		box->running = false;
 		box->paused = paused;
-		all = take_all(box);
+		for (struct kept *at = box->first; at; at = at->next)
+			leave(at);
 	}
 	pthread_mutex_unlock(&execs->lock);
-	leave_all(all);
 }
 
 void execs_box_forget(struct execs *execs, const char *name)

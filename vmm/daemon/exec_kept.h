@@ -136,12 +136,13 @@ struct kept {
 int __must_check kept_start(struct thawd *thawd, const struct box_use *use,
 			    const struct exec_spec *spec, struct kept **out);
 
-/** kept_find() - by its id, in that incarnation of the box. Return: a reference or NULL. */
-struct kept *kept_find(struct execs *execs, const struct box_use *use, const char *id);
-/** kept_find_entrypoint() - of the running box @name. Return: a reference or NULL. */
+/** kept_find() - by its id, of the present machine of the box @name, or its last one. Return: a
+ * reference or NULL. */
+struct kept *kept_find(struct execs *execs, const char *name, const char *id);
+/** kept_find_entrypoint() - of the same. Return: a reference or NULL. */
 struct kept *kept_find_entrypoint(struct execs *execs, const char *name);
 /** kept_list() - references of all, oldest first. @out: free() it. Return: how many, or -ENOMEM. */
-ssize_t kept_list(struct execs *execs, const struct box_use *use, struct kept ***out);
+ssize_t kept_list(struct execs *execs, const char *name, struct kept ***out);
 void kept_get(struct kept *kept);
 void kept_put(struct kept *kept);
 /** kept_remove() - out of the table, its files too; it has ended. */
@@ -242,7 +243,10 @@ json_t *kept_known(struct execs *execs, const struct kept *kept);
  * of the box's execs are if it was paused, to be freed; else NULL. Return: 0 or -ENOMEM. */
 int __must_check execs_box_begin(struct execs *execs, const struct box_use *use,
 				 char **paused_folder);
-/** execs_box_end() - that machine has gone; @paused: for now. */
+/** execs_box_stopped() - a box that is known here, with what its last machine left. */
+bool execs_box_stopped(struct execs *execs, const char *name);
+/** execs_box_end() - that machine has gone; @paused: for now. What it left stays until its next
+ * machine. */
 void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool paused);
 /** execs_box_forget() - there is no such box any more. */
 void execs_box_forget(struct execs *execs, const char *name);

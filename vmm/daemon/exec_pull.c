@@ -214,6 +214,17 @@ static int send_stdin(struct pull *p)
 	return ret;
 }
 
+/* Was there something else to be sent first, and now there is room? */
+static bool stdin_waits(struct pull *p)
+{
+	bool waits;
+
+	pthread_mutex_lock(&p->kept->lock);
+	waits = p->kept->in.len && exec_guest_stdin_room(&p->g);
+	pthread_mutex_unlock(&p->kept->lock);
+	return waits;
+}
+
 /* kept->lock is held. */
 static int send_requests(struct pull *p)
 {
@@ -350,6 +361,8 @@ static int stream_step(struct pull *p)
 		p->g.tx_len = 0;
 	if (p->g.tx_len)
 		events |= POLLOUT;
+	else if (stdin_waits(p))
+		return 0;
 	/* Without events a hang-up would be reported again and again. */
 	got = wait_for(p, events ? p->g.fd : -1, events, until_ns);
 	if (!(events & POLLIN) || !(got & (POLLIN | POLLHUP | POLLERR)))

@@ -21,6 +21,7 @@
 #define END_GRACE_S   5
 #define FDS_KEPT_BACK 1024u
 
+static void mhd_log(void *opaque, const char *fmt, va_list args) __printf(2, 0);
 static void mhd_log(void *opaque, const char *fmt, va_list args)
 {
 	char line[512];

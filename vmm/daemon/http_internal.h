@@ -112,7 +112,7 @@ struct http_req {
 	/* the handler's alone */
 	char *extra[HTTP_EXTRA_MAX][2];
 	unsigned int nextra;
-	int client_fd; /* a duplicate; -1: nobody asked */
+	int client_fd;		  /* a duplicate; -1: nobody asked */
 	struct http_watch *watch; /* of an upgraded TLS connection */
 	u64 sse_sent_ns;
 	s64 stream_left; /* -1: unknown */
@@ -185,8 +185,8 @@ void http_req_cut(struct http_req *req);
  * NULL. */
 void http_answer(struct http_req *req, unsigned int status, struct MHD_Response *response,
 		 char *plain);
-/** http_drop_response() - ours to the response; MHD has its own once it is queued. A streamed one has
- * one to the request: it must be dropped before the request can go. */
+/** http_drop_response() - ours to the response; MHD has its own once it is queued. A streamed one
+ * has one to the request: it must be dropped before the request can go. */
 void http_drop_response(struct http_req *req);
 /** http_add_extra() - the handler's headers into @response. */
 void http_add_extra(struct http_req *req, struct MHD_Response *response);

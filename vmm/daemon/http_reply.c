@@ -43,8 +43,8 @@ void http_add_extra(struct http_req *req, struct MHD_Response *response)
 }
 
 /** raw_head() - of an answer that MHD does not send. Return: length, 0: too long. */
-static size_t raw_head(const struct http_req *req, unsigned int status, size_t len_bytes,
-		       char *out, size_t out_bytes)
+static size_t raw_head(const struct http_req *req, unsigned int status, size_t len_bytes, char *out,
+		       size_t out_bytes)
 {
 	int used = snprintf(out, out_bytes,
 			    "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\n"
@@ -206,6 +206,8 @@ void http_reply_text(struct http_req *req, unsigned int status, const char *type
 	reply(req, status, type, copy, len_bytes);
 }
 
+static void reply_error(struct http_req *req, unsigned int status, const char *code,
+			json_t *details, const char *fmt, va_list args) __printf(5, 0);
 static void reply_error(struct http_req *req, unsigned int status, const char *code,
 			json_t *details, const char *fmt, va_list args)
 {

@@ -5,10 +5,10 @@
 // handler ends. Bytes that the client sent before it saw the answer have been read already and
 // can't be put back: then, and only then, two threads carry the bytes of a socket pair of ours.
 //
-// Over TLS it is one end of MHD's socket pair, which MHD encrypts for. MHD does not pass on that the
-// client has gone: it stops reading and writing, and whoever holds the other end waits for ever. So
-// a thread watches the connection itself, and shuts the pair down when the client is gone and MHD
-// has read what it sent.
+// Over TLS it is one end of MHD's socket pair, which MHD encrypts for. MHD does not pass on that
+// the client has gone: it stops reading and writing, and whoever holds the other end waits for
+// ever. So a thread watches the connection itself, and shuts the pair down when the client is gone
+// and MHD has read what it sent.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -176,7 +176,8 @@ static void watch_free(struct http_watch *watch)
 	free(watch);
 }
 
-/** watch_start() - for the connection of @req, whose socket pair ends at @fd. Return: 0 or -errno. */
+/** watch_start() - for the connection of @req, whose socket pair ends at @fd. Return: 0 or -errno.
+ */
 static int watch_start(struct http_req *req, int fd)
 {
 	struct http_watch *watch = malloc(sizeof(*watch));

@@ -55,8 +55,8 @@ static void given_token(struct http_req *req, char out[TOKEN_LEN + 2], bool *in_
 		text = len >= 0 ? at : NULL;
 	}
 	/* One that is too long is wrong whatever it begins with. */
-	snprintf(out, TOKEN_LEN + 2, "%.*s", text ? (int)MIN((size_t)len, (size_t)TOKEN_LEN + 1) : 0,
-		 text ? text : "");
+	snprintf(out, TOKEN_LEN + 2, "%.*s",
+		 text ? (int)MIN((size_t)len, (size_t)TOKEN_LEN + 1) : 0, text ? text : "");
 }
 
 /** redirect() - to the same address without the token, which the browser keeps as a cookie. */
@@ -103,7 +103,8 @@ static int find_box(struct thawd *thawd, struct http_req *req, struct preview_ho
 	if (text && !preview_host_parse(text, thawd->conf.preview_domain, host))
 		ret = box_use_quiet(thawd, host->name, use);
 	if (ret == -ENODEV)
-		http_reply_error(req, 410, "gone", NULL, "the sandbox of this preview does not run");
+		http_reply_error(req, 410, "gone", NULL,
+				 "the sandbox of this preview does not run");
 	else if (ret)
 		http_reply_error(req, 404, "not_found", NULL,
 				 "there is no such preview; expected the host PORT-NAME.%s",

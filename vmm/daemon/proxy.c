@@ -64,9 +64,13 @@ static void add(struct proxy *proxy, const char *name, const char *value)
 /** is_ours() - headers that say who the client is, and thawd's own: never the client's word. */
 static bool is_ours(const struct proxy *proxy, const char *name)
 {
-	static const char *const ours[] = {"Host",	       "Forwarded",	    "X-Forwarded-For",
-					   "X-Forwarded-Proto", "X-Forwarded-Host",
-					   "X-Forwarded-Prefix", "X-Thaw-Token"};
+	static const char *const ours[] = {"Host",
+					   "Forwarded",
+					   "X-Forwarded-For",
+					   "X-Forwarded-Proto",
+					   "X-Forwarded-Host",
+					   "X-Forwarded-Prefix",
+					   "X-Thaw-Token"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(ours); i++) {
 		if (!strcasecmp(ours[i], name))
@@ -98,7 +102,7 @@ static void add_client_header(void *opaque, const char *name, const char *value)
 		return;
 	}
 	if (!proxy->cookie) /* a second one is no browser's */
-		proxy->cookie = malloc(strlen(value) + 1);
+		proxy->cookie = malloc(2 * strlen(value) + 1);
 	else
 		return;
 	if (proxy->cookie && proxy_strip_cookie(value, proxy->call->cookie, proxy->cookie))
@@ -182,13 +186,15 @@ static void reply_broken(struct proxy *proxy, int err)
 
 	if (err == -ETIMEDOUT)
 		http_reply_error(proxy->req, 504, "timeout", details,
-				 "the server on port %u of sandbox '%s' does not answer", port, box);
+				 "the server on port %u of sandbox '%s' does not answer", port,
+				 box);
 	else if (err == -EBADMSG)
 		http_reply_error(proxy->req, 400, "invalid_request", details,
 				 "the request's body was cut short");
 	else if (err == -EINVAL)
-		http_reply_error(proxy->req, 400, "invalid_request", details,
-				 "the request has a method, path or header that can't be passed on");
+		http_reply_error(
+			proxy->req, 400, "invalid_request", details,
+			"the request has a method, path or header that can't be passed on");
 	else if (err == -EPIPE || err == -ECONNRESET)
 		http_reply_error(proxy->req, 502, "port_closed", details,
 				 "the server on port %u of sandbox '%s' closed the connection "

@@ -29,10 +29,18 @@ static bool names(const char *list, const char *name)
 bool proxy_header_passes(const char *name, const char *connection)
 {
 	static const char *const own[] = {
-		"Connection",	     "Keep-Alive",	  "Proxy-Connection",
-		"Proxy-Authenticate", "Proxy-Authorization", "TE",
-		"Trailer",	     "Transfer-Encoding", "Upgrade",
-		"Content-Length",    "Expect",		  "HTTP2-Settings",
+		"Connection",
+		"Keep-Alive",
+		"Proxy-Connection",
+		"Proxy-Authenticate",
+		"Proxy-Authorization",
+		"TE",
+		"Trailer",
+		"Transfer-Encoding",
+		"Upgrade",
+		"Content-Length",
+		"Expect",
+		"HTTP2-Settings",
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(own); i++) {

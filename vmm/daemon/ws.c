@@ -192,7 +192,7 @@ short ws_events(const struct ws *ws, bool may_read)
 
 	if (may_read && reads(ws))
 		events |= POLLIN;
-	if (wslay_event_want_write(ws->ctx))
+	if (!ws_idle(ws))
 		events |= POLLOUT;
 	return events ? events : POLLRDHUP;
 }
@@ -208,18 +208,29 @@ int ws_receive(struct ws *ws)
 	return 0;
 }
 
+static int send_queued(struct ws *ws)
+{
+	if (!wslay_event_want_write(ws->ctx) || !wslay_event_send(ws->ctx))
+		return 0;
+	ws->failed = true;
+	return -EPIPE;
+}
+
 int ws_send_some(struct ws *ws)
 {
-	if (wslay_event_want_write(ws->ctx) && wslay_event_send(ws->ctx)) {
-		ws->failed = true;
-		return -EPIPE;
-	}
-	return 0;
+	int ret = send_queued(ws);
+
+	/* wslay sends control frames before messages that were queued earlier. */
+	if (ret || !ws->close_due || wslay_event_want_write(ws->ctx))
+		return ret;
+	(void)!wslay_event_queue_close(ws->ctx, (uint16_t)ws->close_due, NULL, 0);
+	ws->close_due = 0;
+	return send_queued(ws);
 }
 
 bool ws_idle(const struct ws *ws)
 {
-	return !wslay_event_want_write(ws->ctx);
+	return !ws->close_due && !wslay_event_want_write(ws->ctx);
 }
 
 static int queue(struct ws *ws, u8 opcode, const void *data, size_t len_bytes)
@@ -227,6 +238,8 @@ static int queue(struct ws *ws, u8 opcode, const void *data, size_t len_bytes)
 	const struct wslay_event_msg msg = {
 		.opcode = opcode, .msg = data, .msg_length = len_bytes};
 
+	if (ws->close_due)
+		return -EPIPE;
 	switch (wslay_event_queue_msg(ws->ctx, &msg)) {
 	case 0:
 		return 0;
@@ -254,7 +267,8 @@ int ws_ping(struct ws *ws)
 
 void ws_close(struct ws *ws, enum ws_close_code code)
 {
-	(void)!wslay_event_queue_close(ws->ctx, (uint16_t)code, NULL, 0);
+	if (!wslay_event_get_close_sent(ws->ctx) && !ws->close_due)
+		ws->close_due = code;
 }
 
 bool ws_over(const struct ws *ws)

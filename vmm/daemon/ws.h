@@ -31,6 +31,7 @@ struct ws {
 	const struct ws_ops *ops;
 	void *opaque;
 	bool failed;
+	unsigned int close_due; /* enum ws_close_code; 0: not yet */
 	u64 sent_bytes; /* grows when the client takes something */
 };
 
@@ -58,7 +59,7 @@ bool ws_idle(const struct ws *ws);
 int __must_check ws_text(struct ws *ws, const char *text);
 int __must_check ws_binary(struct ws *ws, const void *data, size_t len_bytes);
 int __must_check ws_ping(struct ws *ws);
-/** ws_close() - queue the closing frame; nothing can be queued behind it. */
+/** ws_close() - the closing frame follows what is queued; nothing can be queued behind it. */
 void ws_close(struct ws *ws, enum ws_close_code code);
 /** ws_over() - the closing frames were exchanged, or ours is sent. */
 bool ws_over(const struct ws *ws);
