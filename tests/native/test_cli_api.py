@@ -289,6 +289,8 @@ def test_detached(cli: Cli, box: str) -> None:
     assert eventually(lambda: cli.ok("logs", box, "--exec", ident[:8]) == "kept\n")
     assert json.loads(cli.ok("exec", "-d", "-o", "json", box, "true"))["argv"] == ["true"]
     assert cli.fails(127, "exec", "-d", box, "nope")
+    assert cli.fails(126, "exec", "-d", box, "/etc/passwd")
+    assert cli.fails(125, "exec", "-d", "-w", "/nowhere", box, "true")
     assert "--exec" in cli.fails(1, "logs", box)
     assert "no command" in cli.fails(1, "logs", box, "--exec", "z")
 
@@ -324,6 +326,17 @@ def test_leaving_a_terminal_and_coming_back(
     back.type(b"\x10again\r")
     back.until(b"again")
     assert back.end() == 5
+
+
+def test_leaving_the_terminal_of_a_run(cli: Cli, terminal: Callable[..., Terminal]) -> None:
+    term = terminal("run", "-it", "debian", "sh", "-c", "echo up; read x; exit 5")
+    term.until(b"up")
+    term.type(b"\x10\x11")
+    said = term.until(b"--exec")
+    assert term.end() == 0
+    (name,) = cli.names()
+    assert f"thaw attach {name} --exec".encode() in said
+    assert cli.json("inspect", name)["auto_remove"]
 
 
 def test_terminal_of_a_sandbox_that_goes(
