@@ -161,6 +161,8 @@ _thaw() {
 	'template build:--hot-runs') ;;
 	'template build:--hot-rule') _thaw_fill 'half union intersection' ;;
 	'template build:--timeout') ;;
+	'template ls:--output' | 'template ls:-o') _thaw_fill 'json' ;;
+	'template inspect:--output' | 'template inspect:-o') _thaw_fill 'json' ;;
 	'template record:--recorder') _thaw_fill 'pagemap bpf' ;;
 	'template record:--hot-runs') ;;
 	'template record:--hot-rule') _thaw_fill 'half union intersection' ;;
@@ -175,10 +177,12 @@ _thaw() {
 	'pool ls:--output' | 'pool ls:-o') _thaw_fill 'json' ;;
 	'pool:--size') ;;
 	'pool:--idle-timeout') ;;
+	'pool:--jail') _thaw_fill 'full no-cgroup' ;;
 	'events:--since') ;;
 	'events:--sandbox') _thaw_kind sandbox ;;
 	'events:--output' | 'events:-o') _thaw_fill 'json' ;;
 	'prune:--output' | 'prune:-o') _thaw_fill 'json' ;;
+	'doctor:--output' | 'doctor:-o') _thaw_fill 'json' ;;
 	'version:--output' | 'version:-o') _thaw_fill 'json' ;;
 	*) _thaw_arguments ;;
 	esac
@@ -344,12 +348,12 @@ _thaw_arguments() {
 		;;
 	'template ls')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--json --help'
+			_thaw_fill '--output --json --help'
 		fi
 		;;
 	'template inspect')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--json --help'
+			_thaw_fill '--output --json --help'
 		fi
 		;;
 	'template verify')
@@ -408,7 +412,7 @@ _thaw_arguments() {
 		;;
 	'pool')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--size --populate --idle-timeout --status --json --help'
+			_thaw_fill '--size --populate --idle-timeout --jail --status --json --help'
 		fi
 		;;
 	'events')
@@ -423,7 +427,7 @@ _thaw_arguments() {
 		;;
 	'doctor')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--json --help'
+			_thaw_fill '--output --json --help'
 		fi
 		;;
 	'completion')

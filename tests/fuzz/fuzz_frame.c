@@ -25,10 +25,17 @@ static void check_round_trip(const struct parse_exec *exec, const u8 *payload, s
 		.gid = exec->gid,
 		.drain_ms = frame_get_u32(payload + offsetof(struct shim_exec, drain_ms)),
 		.with_stdin = exec->with_stdin,
+		.detach = exec->detach,
 	};
+	struct shim_exec_ext ext;
 	size_t again_len = 0;
 	u8 *again = NULL;
 
+	/* A head that announces options has them, even if they are all 0. */
+	if (frame_get_u32(payload) & SHIM_EXEC_EXT) {
+		memcpy(&ext, payload + sizeof(struct shim_exec), sizeof(ext));
+		req.ext = &ext;
+	}
 	/* Without the PATH that was added. */
 	exec->envp[exec->envc] = NULL;
 	if (exec_payload_build(&req, &again, &again_len))

@@ -30,6 +30,14 @@ def seeds() -> dict[str, bytes]:
         "request": b"\1" + full,
         "request-small": b"\1" + shim.exec_payload(["x"]),
         "request-path": b"\1" + shim.exec_payload(["sh", "-c", "true"], env),
+        "request-options": b"\1"
+        + shim.exec_payload(["sh"], env, pty=(132, 50), keep=b"k" * 16, timeout_ms=5, nofile=9),
+        "request-detached": b"\1" + shim.exec_payload(["x"], detach=True, pids_max=7),
+        "attached": b"\0"
+        + frame(shim.ATTACHED, struct.pack("<QQII", 5, 9, 42, 0))
+        + frame(shim.STDIN_CREDIT, numbers(1000))
+        + frame(shim.STDERR, b"late")
+        + frame(shim.EXIT, numbers(1, 9, shim.TIMED_OUT | shim.OOM)),
         "exit": b"\0"
         + started
         + frame(shim.STDOUT, b"out")

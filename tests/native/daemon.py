@@ -59,6 +59,19 @@ def alive(pid: int) -> bool:
         return False
 
 
+def remove_cgroup(folder: Path) -> bool:
+    try:
+        for inner in folder.iterdir():
+            if inner.is_dir() and not remove_cgroup(inner):
+                return False
+        folder.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True
+
+
 class Thawd:
     """start() it; kill9() and start() again as often as you like; close() ends all machines."""
 
@@ -182,6 +195,9 @@ class Thawd:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert eventually(lambda: not self.machines())
+        for root in Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"):
+            for folder in root.glob(f"{self.folder.name}-*"):
+                assert eventually(lambda folder=folder: remove_cgroup(folder)), folder
 
 
 def fresh_thawd(*config: str, **env: str) -> Thawd:

@@ -1,6 +1,7 @@
 #!/usr/bin/env -S python3 -S
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH, SIM117 (it starts a hundred times a test: pathlib is late to load)
+# Started a hundred times by a test, and pathlib is late to load:
+# ruff: noqa: PTH102, PTH108, PTH110, PTH112, PTH119, PTH120, SIM117
 """A stand-in for the thaw-vmm of a sandbox that stays, so that thawd can be tested without KVM.
 
 It speaks the control channel of vmm/util/ctl.h and serves the vsock socket as thaw-vmm does; behind
@@ -38,10 +39,10 @@ SHIM = os.environ.get("THAW_FAKE_SHIM", f"{HERE}/../../build/release/thaw-shim")
 FILES = os.environ.get("THAW_FILES", f"{HERE}/../../build/release/thaw-files")
 
 MSG = struct.Struct("<IIIIiIQ5Q192s")
-CONNECT, STOP, START, FORK, SNAPSHOT_REQ = 1, 2, 3, 4, 5
+CONNECT, STOP, START, FORK, SNAPSHOT_REQ, DEADLINE = 1, 2, 3, 4, 5, 6
 ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 64, 65, 66, 67, 68, 69
 WAITING, FORKED, OWNED, ARMED = 70, 71, 72, 73
-POWEROFF, STOPPED, SNAPSHOT_WRITTEN = 0, 2, 3
+POWEROFF, STOPPED, SNAPSHOT_WRITTEN, TIME_OVER = 0, 2, 3, 5
 SHIM_EXEC, SHIM_CHECKPOINT, SHIM_POWEROFF, SHIM_CHECKPOINT_LIVE, SHIM_SHUTDOWN = 1, 5, 7, 8, 9
 OK_FRAME = struct.pack("<IBBH", 0, 70, 1, 0)
 SHIM_PORT, FIRST_PORT = 1024, 1025
@@ -187,7 +188,7 @@ class Machine:
     def tick(self) -> None:
         now = time.monotonic()
         if self.ends_at and now >= self.ends_at:
-            self.end(STOPPED, "its time is over (--hard-timeout)")
+            self.end(TIME_OVER, "its hard time-out is over")
         if not self.kill_at:
             return
         left = self.processes()
@@ -196,6 +197,9 @@ class Machine:
         elif not left:
             self.kill_at = 0.0
             self.end(POWEROFF)
+
+    def set_deadline(self, from_now_ms: int) -> None:
+        self.ends_at = time.monotonic() + from_now_ms / 1000 if from_now_ms else 0.0
 
     def end(self, reason: int, text: str = "") -> None:
         self.tell(message(EXIT, reason=reason, text=text))
@@ -222,6 +226,7 @@ class Machine:
         words += ["--kill-child=KILL", "--mount-proc", "sh", "-c", '"$@" & wait "$!"', "sh"]
         words += [SHIM, "--listen-unix", self.shim_path]
         words += ["--files", FILES] if os.path.exists(FILES) else []
+        words += self.shim_cgroup()
         null = os.open("/dev/null", os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
@@ -236,6 +241,20 @@ class Machine:
                 print("fake_machine: error: the shim does not listen", file=sys.stderr)
                 os._exit(1)
             time.sleep(0.002)
+
+    def shim_cgroup(self) -> list[str]:
+        """Its own, where there is cgroup v2; daemon.py removes it by the state folder's name."""
+        with open("/proc/mounts") as mounts:
+            roots = [line.split()[1] for line in mounts if line.split()[2] == "cgroup2"]
+        tag = os.path.basename(os.path.dirname(os.environ.get("THAW_STATE", "")))
+        if not roots or not tag.startswith("thawd."):
+            return []
+        folder = f"{roots[0]}/{tag}-{os.getpid()}"
+        try:
+            os.mkdir(folder)
+        except OSError:
+            return []
+        return ["--cgroup", folder]
 
     def connect_shim(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -416,6 +435,8 @@ class Machine:
             os.close(fds[0])
         elif kind == STOP:
             self.end(STOPPED)
+        elif kind == DEADLINE:
+            self.set_deadline(fields[6])
         elif kind == SNAPSHOT_REQ:
             error = -16 if self.request else 0
             if not error:
@@ -473,7 +494,7 @@ class Machine:
             print("thaw-vmm: error: a word of its own", file=sys.stderr)
             os._exit(1)
         if hard := self.option("--hard-timeout"):
-            self.ends_at = time.monotonic() + int(hard.removesuffix("ms")) / 1000
+            self.set_deadline(int(hard))
         self.tell(message(RUNNING, upto=4))
         if self.fake == "start-hangs":
             self.loop()
@@ -494,6 +515,7 @@ class Machine:
             if not data:
                 os._exit(0)
             if MSG.unpack(data)[1] == START:
+                self.set_deadline(MSG.unpack(data)[6])
                 break
         self.set_owner(self.owner)
         self.go(fds[0] if fds else -1)

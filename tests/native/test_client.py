@@ -32,9 +32,9 @@ EXAMPLES = TOP / "clients/python/examples"
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Thawd]:
     made = fresh_thawd("default_template = debian")
-    openapi_check.watch_client()
     try:
-        yield made.start()
+        with openapi_check.watch_client():
+            yield made.start()
     finally:
         remove_thawd(made)
 
@@ -679,7 +679,7 @@ def test_the_page_has_blocks() -> None:
     assert len(blocks()) >= 10
 
 
-@pytest.mark.parametrize(("section", "code"), blocks())
+@pytest.mark.parametrize(("section", "code"), blocks(), ids=lambda text: text.splitlines()[0][:20])
 def test_the_page(daemon: Thawd, tmp_path: Path, section: str, code: str) -> None:
     path = tmp_path / "block.py"
     path.write_text(code)

@@ -134,11 +134,14 @@ static void test_differences(void)
 		       &want, &err),
 		 0);
 	list = box_spec_differences(&have, &want);
-	/* A size by its numbers is the same; two fields are not. */
-	CHECK_EQ(json_array_size(list), 2);
+	/* A size has a share of processors, which its numbers alone do not. */
+	CHECK_EQ(json_array_size(list), 3);
 	one = json_array_get(list, 0);
-	CHECK_STR(json_string_value(json_object_get(one, "field")), "env");
+	CHECK_STR(json_string_value(json_object_get(one, "field")), "size");
+	CHECK(json_is_null(json_object_get(one, "want")));
 	one = json_array_get(list, 1);
+	CHECK_STR(json_string_value(json_object_get(one, "field")), "env");
+	one = json_array_get(list, 2);
 	CHECK_STR(json_string_value(json_object_get(one, "field")), "inactivity_timeout_ms");
 	CHECK_EQ(json_integer_value(json_object_get(one, "have")), 5);
 	CHECK(json_is_null(json_object_get(one, "want")));

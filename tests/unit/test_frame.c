@@ -69,6 +69,20 @@ static void header_lengths(void)
 	CHECK_EQ(get(8 + 512, SHIM_ERROR, 1, 0, guest), 0);
 	CHECK_EQ(get(8 + 513, SHIM_ERROR, 1, 0, guest), -EMSGSIZE);
 	CHECK_EQ(get(4, SHIM_STDIN_CREDIT, 1, 0, guest), 0);
+	CHECK_EQ(get(4, SHIM_RESIZE, 1, 0, host), 0);
+	CHECK_EQ(get(5, SHIM_RESIZE, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(1, SHIM_KILL, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(4, SHIM_ACK, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(8, SHIM_ACK, 1, 0, host), 0);
+	CHECK_EQ(get(24, SHIM_ATTACH, 1, 0, host), 0);
+	CHECK_EQ(get(16, SHIM_ATTACH, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(16, SHIM_FORGET, 1, 0, host), 0);
+	CHECK_EQ(get(0, SHIM_FORGET, 1, 0, host), -EMSGSIZE);
+	CHECK_EQ(get(8, SHIM_CONNECT, 1, 0, host), 0);
+	CHECK_EQ(get(24, SHIM_ATTACHED, 1, 0, guest), 0);
+	CHECK_EQ(get(23, SHIM_ATTACHED, 1, 0, guest), -EMSGSIZE);
+	CHECK_EQ(get(72, SHIM_ENTRY, 1, 0, guest), 0);
+	CHECK_EQ(get(56, SHIM_USAGE_REPLY, 1, 0, guest), 0);
 }
 
 static void header_refusals(void)
@@ -196,6 +210,70 @@ static void request_fields(void)
 	CHECK_EQ(parse_changed(sizeof(struct shim_exec) + 8, 0x0062413d), -EINVAL);
 }
 
+/* The request with options: golden, and each way to get them wrong. */
+static int parse_ext(struct shim_exec_ext ext, u32 flags, struct parse_exec *exec)
+{
+	struct shim_exec head = {.flags = flags, .argc = 1};
+	static u8 payload[sizeof(head) + sizeof(ext) + 2];
+	static char *slots[8];
+	s64 nslots;
+
+	memcpy(payload, &head, sizeof(head));
+	memcpy(payload + sizeof(head), &ext, sizeof(ext));
+	memcpy(payload + sizeof(head) + sizeof(ext), "x", 2);
+	nslots = parse_exec_slots(payload, sizeof(payload));
+	if (nslots < 0)
+		return (int)nslots;
+	CHECK_EQ(nslots, 1 + 3);
+	/* Nothing shorter will do. */
+	for (size_t len = 0; len < sizeof(payload); len++)
+		CHECK(parse_exec(payload, len, slots, exec) < 0);
+	return parse_exec(payload, sizeof(payload), slots, exec);
+}
+
+static void request_options(void)
+{
+	const u32 ext = SHIM_EXEC_EXT, in = SHIM_EXEC_EXT | SHIM_EXEC_STDIN;
+	const u32 detached = SHIM_EXEC_EXT | SHIM_EXEC_DETACH;
+	struct shim_exec_ext all = {
+		.id = {1, [15] = 2},
+		.flags = SHIM_EXT_KEEP | SHIM_EXT_PTY | SHIM_EXT_FILES,
+		.timeout_ms = 3,
+		.size = {4, 5},
+		.pids_max = 6,
+		.nofile = 7,
+	};
+	struct parse_exec exec;
+
+	CHECK_EQ(parse_ext(all, in, &exec), 0);
+	CHECK(exec.keep && exec.pty && exec.files && !exec.combined && exec.with_stdin);
+	CHECK(!memcmp(&exec.ext, &all, sizeof(all)));
+	CHECK_STR(exec.argv[0], "x");
+	CHECK_EQ(parse_ext(all, ext, &exec), -EINVAL); /* a terminal without stdin */
+	all.size.rows = 0;
+	CHECK_EQ(parse_ext(all, in, &exec), -EINVAL);
+	all.size.cols = 0;
+	CHECK_EQ(parse_ext(all, in, &exec), 0);
+	CHECK_EQ(exec.ext.size.cols, 80);
+	CHECK_EQ(exec.ext.size.rows, 24);
+	all.reserved = 1;
+	CHECK_EQ(parse_ext(all, in, &exec), -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){0}, ext, &exec), 0);
+	CHECK(!exec.keep && !exec.pty && !exec.ext.size.cols);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.flags = 16}, ext, &exec), -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.size = {1, 1}}, ext, &exec), -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.id = {1}}, ext, &exec), -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.flags = SHIM_EXT_KEEP}, ext, &exec), -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.flags = SHIM_EXT_COMBINED}, ext, &exec), 0);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.flags = SHIM_EXT_COMBINED}, detached, &exec),
+		 -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.id = {1}, .flags = SHIM_EXT_KEEP}, detached,
+			   &exec),
+		 -EINVAL);
+	CHECK_EQ(parse_ext((struct shim_exec_ext){.timeout_ms = 1}, detached, &exec), 0);
+	CHECK(exec.detach);
+}
+
 static int build(char *const *argv, char *const *env, const char *cwd, u32 uid)
 {
 	const struct exec_request req = {.argv = argv, .env = env, .cwd = cwd, .uid = uid};
@@ -243,4 +321,4 @@ static void build_refusals(void)
 TEST_MAIN({"header_bytes", header_bytes}, {"header_lengths", header_lengths},
 	  {"header_refusals", header_refusals}, {"request_golden", request_golden},
 	  {"request_truncated", request_truncated}, {"request_fields", request_fields},
-	  {"build_refusals", build_refusals})
+	  {"request_options", request_options}, {"build_refusals", build_refusals})

@@ -40,6 +40,7 @@ static void test_cookies(void)
 	strips("a=1; t=2; b=3", "a=1; b=3");
 	strips("tt=1; t =2;t=3 ;  at=4", "tt=1; at=4");
 	strips("a=t=1;b", "a=t=1; b");
+	strips("a;b;c", "a; b; c"); /* longer than it was */
 	strips("", "");
 	strips("; ;", "");
 	strips("t", "");

@@ -55,7 +55,7 @@ def test_a_kept_command_goes_on_in_a_clone(thaw: Thaw, box: str) -> None:
         seen = b""
         for kind, data in shim.frames(sock):
             seen += data if kind == shim.STDOUT else b""
-            if b"two" in seen:
+            if seen.endswith(b"two\r\n"):
                 break
         proc = thaw("fork", box, "-o", "json")
         assert proc.returncode == 0, proc.stderr.decode()

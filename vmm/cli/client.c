@@ -235,12 +235,26 @@ static void log_differences(const json_t *details)
 	}
 }
 
+/** What an API's user would call is told by the CLI's own words. */
+static const char *fix_state(char *text)
+{
+	char *call = strstr(text, ": POST ");
+
+	if (call)
+		*call = '\0';
+	if (strstr(text, " paused"))
+		return "'thaw resume' brings it back";
+	return strstr(text, " stopped") ? "'thaw start' starts it" : NULL;
+}
+
 static void log_api_error(struct client *client, const json_t *error)
 {
 	const char *fix = fix_for(client->code);
 	char text[1024];
 
 	client_printable(client_string(error, "message"), text, sizeof(text));
+	if (!strcmp(client->code, "wrong_state"))
+		fix = fix_state(text);
 	if (fix)
 		log_err("%s (%s): %s", text, client->code, fix);
 	else
@@ -260,10 +274,14 @@ static int take_error(struct client *client, unsigned int status)
 	error = json_object_get(body, "error");
 	client->status = status;
 	client_printable(client_string(error, "code"), client->code, sizeof(client->code));
+	error = json_object_get(error, "details");
+	client_printable(client_string(error, "stage"), client->stage, sizeof(client->stage));
+	client_printable(client_string(error, "errno"), client->error_name,
+			 sizeof(client->error_name));
 	if (!client->code[0])
 		snprintf(client->code, sizeof(client->code), "HTTP %u", status);
 	if (!client->quiet && !client->silent)
-		log_api_error(client, error);
+		log_api_error(client, json_object_get(body, "error"));
 	json_decref(body);
 	return -EREMOTEIO;
 }

@@ -115,12 +115,16 @@ static int read_events(struct client *client, client_event_fn *fn, void *opaque)
 	ssize_t n;
 
 	do {
+		if (client->idle_ns)
+			client->http.deadline_ns = clock_now_ns() + client->idle_ns;
 		n = httpc_read(&client->http, buf, sizeof(buf));
 		if (n > 0)
 			ret = take_bytes(&events, buf, (size_t)n);
 	} while (n > 0 && !ret);
 	free(events.line);
 	free(events.data);
+	if (client->idle_ns && n == -ETIMEDOUT)
+		n = 0;
 	if (n < 0)
 		log_err("thawd at %s: its events broke off: %s", client->path,
 			n == -EPIPE ? "it closed the connection" : strerror((int)-n));

@@ -15,6 +15,8 @@
 #define THAW_VERSION "unknown"
 #endif
 
+#define EVENTS_IDLE_NS 500000000ull
+
 struct events_opts {
 	bool json, follow;
 	const char *since, *sandbox;
@@ -83,6 +85,8 @@ int events_main(struct cli *cli, int argc, char **argv)
 		client_target_query(&target, "sandbox", name);
 	if (opts.since || !opts.follow)
 		client_target_query(&target, "since", opts.since ? opts.since : "0");
+	/* What it remembers comes at once. */
+	client.idle_ns = opts.follow ? 0 : EVENTS_IDLE_NS;
 	if (!ret)
 		ret = client_events(&client, &target, print_event, &opts);
 	client_close(&client);

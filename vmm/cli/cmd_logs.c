@@ -17,6 +17,8 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
+#define EXEC_ID_CHARS 32
+
 struct logs_opts {
 	const char *exec_id;
 	u64 tail_lines;
@@ -104,10 +106,27 @@ struct logs {
 	int exit_code;
 };
 
-/** The entrypoint's, or the only one that begins with what was given. Return: 0 or -errno (logged).
- */
-static int find_exec(struct client *client, const char *box, const char *given, char id[64],
-		     json_t **object)
+/** The entrypoint of the last start. Return: 0 or -errno (logged). */
+static int find_entrypoint(struct client *client, const char *box, char id[64])
+{
+	struct client_target target;
+	json_t *object;
+	int ret;
+
+	client_target_box(&target, box, NULL);
+	ret = client_call(client, "GET", &target, NULL, &object);
+	if (ret)
+		return ret;
+	snprintf(id, 64, "%s", client_string(object, "entrypoint_exec"));
+	json_decref(object);
+	if (id[0])
+		return 0;
+	log_err("sandbox %s has no entrypoint: name a command with --exec", box);
+	return -ENOENT;
+}
+
+/** The only one whose id begins with what was given. Return: 0 or -errno (logged). */
+static int find_exec(struct client *client, const char *box, const char *given, char id[64])
 {
 	struct client_target target;
 	json_t *all, *one, *found = NULL;
@@ -120,27 +139,31 @@ static int find_exec(struct client *client, const char *box, const char *given, 
 		return ret;
 	json_array_foreach(json_object_get(all, "execs"), i, one)
 	{
-		const bool matches =
-			given ? !strncmp(client_string(one, "id"), given, strlen(given))
-			      : json_is_true(json_object_get(one, "entrypoint"));
-
-		/* Of several entrypoints, one a start, the last one counts. */
-		count += matches && (given || !count);
-		found = matches ? one : found;
+		if (strncmp(client_string(one, "id"), given, strlen(given)) != 0)
+			continue;
+		count++;
+		found = one;
 	}
-	if (count == 1) {
+	if (count == 1)
 		snprintf(id, 64, "%s", client_string(found, "id"));
-		*object = json_incref(found);
-	} else if (!given) {
-		log_err("sandbox %s has no entrypoint: name a command with --exec", box);
-	} else {
+	else
 		log_err("sandbox %s: %s command '%.40s'", box, count ? "more than one" : "no",
 			given);
-	}
 	json_decref(all);
 	if (count == 1)
 		return 0;
 	return count ? -EINVAL : -ENOENT;
+}
+
+/** The command that --exec means, or else the entrypoint. */
+static int find_command(struct client *client, const char *box, const char *given, char id[64])
+{
+	/* A whole id needs no list, which only a running sandbox has. */
+	if (given && strlen(given) == EXEC_ID_CHARS) {
+		snprintf(id, 64, "%s", given);
+		return 0;
+	}
+	return given ? find_exec(client, box, given, id) : find_entrypoint(client, box, id);
 }
 
 /** With the time before each line. */
@@ -341,13 +364,11 @@ static int on_event(void *opaque, const char *event, const char *id, const json_
 static int print_logs(struct logs *logs)
 {
 	struct client_target target;
-	json_t *object = NULL;
 	bool ended = false;
 	u64 cursor;
 	int ret;
 
-	ret = find_exec(&logs->client, logs->box, logs->opts.exec_id, logs->id, &object);
-	json_decref(object);
+	ret = find_command(&logs->client, logs->box, logs->opts.exec_id, logs->id);
 	if (!ret)
 		ret = print_until_now(logs, &cursor, &ended);
 	if (ret || ended || !logs->opts.follow)
@@ -393,11 +414,17 @@ static int attach(struct client *client, const char *box, const struct logs_opts
 			     .stderr_fd = STDERR_FILENO,
 			     .watch_fd = -1,
 			     .tty_fd = STDIN_FILENO};
+	struct client_target target;
 	struct exec_result result;
 	json_t *object = NULL;
 	int ret, signal_number;
 
-	ret = find_exec(client, box, opts->exec_id, api.id, &object);
+	ret = find_command(client, box, opts->exec_id, api.id);
+	if (!ret) {
+		client_target_box(&target, box, "execs");
+		client_target_add(&target, api.id);
+		ret = client_call(client, "GET", &target, NULL, &object);
+	}
 	if (ret)
 		return CLI_RUN_FAILED;
 	io.tty = json_is_true(json_object_get(object, "pty")) && !opts->no_stdin &&

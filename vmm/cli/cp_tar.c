@@ -168,6 +168,7 @@ int cp_tar_take(struct cp_tar *tar, const char *dest, bool archive)
 			"--extract",
 			"--strip-components=1",
 			"--numeric-owner",
+			"--warning=no-unknown-keyword",
 			"--delay-directory-restore",
 			archive ? "--same-owner" : "--no-same-owner",
 			archive ? "--same-permissions" : "--no-same-permissions",

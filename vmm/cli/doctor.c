@@ -22,7 +22,8 @@ struct doctor_opts {
 };
 
 static const struct optparse_spec doctor_specs[] = {
-	{"json", 0, NULL, optparse_flag, offsetof(struct doctor_opts, json), "as JSON", NULL},
+	{"output", 'o', "json", optparse_json, offsetof(struct doctor_opts, json), "as JSON", NULL},
+	{"json", 0, NULL, optparse_flag, offsetof(struct doctor_opts, json), "the same", NULL},
 };
 
 const struct optparse_command doctor_command = {

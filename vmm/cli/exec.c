@@ -443,6 +443,9 @@ static int step(struct exec *e)
 	}
 	if (!e->done && !e->blocked && (fds[WAIT_STREAM].revents & (POLLIN | POLLHUP | POLLERR)))
 		receive(e);
+	/* The size of the terminal that it has from now on. */
+	if (!e->done && e->resize)
+		transmit(e);
 	if (!e->done && (fds[WAIT_STREAM].revents & (POLLOUT | POLLHUP | POLLERR)))
 		transmit(e);
 	if (!e->done && fds[WAIT_STDIN].revents && wants_stdin(e))

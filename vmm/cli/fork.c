@@ -337,8 +337,10 @@ static int try_thawd(const char *prefix, const struct fork_opts *opts)
 	ret = client_find(&client, prefix, &box);
 	if (!ret)
 		ret = fork_by_thawd(&client, client_string(box, "name"), opts);
-	else if (ret == -ENOENT)
+	else if (ret == -ENOENT && verb_is_local_id(prefix))
 		ret = 1;
+	else if (ret == -ENOENT)
+		log_err("no sandbox '%.60s': 'thaw ps -a' lists them", prefix);
 	json_decref(box);
 	client_close(&client);
 	if (ret == 1)

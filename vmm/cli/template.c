@@ -25,7 +25,9 @@ struct template_opts {
 };
 
 static const struct optparse_spec json_specs[] = {
-	{"json", 0, NULL, optparse_flag, offsetof(struct template_opts, json), "as JSON", NULL},
+	{"output", 'o', "json", optparse_json, offsetof(struct template_opts, json), "as JSON",
+	 NULL},
+	{"json", 0, NULL, optparse_flag, offsetof(struct template_opts, json), "the same", NULL},
 };
 
 const struct optparse_command template_list_command = {

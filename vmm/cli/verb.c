@@ -8,8 +8,16 @@
 #include <time.h>
 
 #include "vmm/cli/json_out.h"
+#include "vmm/cli/sandbox.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
+
+bool verb_is_local_id(const char *text)
+{
+	const size_t len = strspn(text, "0123456789abcdef");
+
+	return len && !text[len] && len <= SANDBOX_ID_CHARS;
+}
 
 /** @client: NULL: there is no thawd. Return: 0 or -errno (logged). */
 static int run_one(const struct verb *verb, struct client *client, const char *prefix, void *opts,
@@ -21,7 +29,7 @@ static int run_one(const struct verb *verb, struct client *client, const char *p
 
 	if (client)
 		ret = client_find(client, prefix, &found);
-	if (ret == -ENOENT && verb->local)
+	if (ret == -ENOENT && verb->local && (!client || verb_is_local_id(prefix)))
 		return verb->local(prefix, opts, object);
 	if (ret == -ENOENT)
 		log_err("no sandbox '%.60s': 'thaw ps -a' lists them", prefix);

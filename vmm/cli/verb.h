@@ -28,6 +28,9 @@ struct verb {
  */
 int verb_each(const struct verb *verb, const struct optparse_result *result, void *opts, bool json);
 
+/** verb_is_local_id() - could @text be the start of the id of a sandbox without thawd? */
+bool verb_is_local_id(const char *text);
+
 /** verb_post() - POST @box/@verb with @steal; @object as above. Return: 0 or -errno (logged). */
 int __must_check verb_post(struct client *client, const char *box, const char *verb, json_t *steal,
 			   json_t **object);

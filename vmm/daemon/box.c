@@ -377,6 +377,23 @@ int box_use(struct thawd *thawd, struct http_req *req, struct box_use *use)
 	return -ENODEV;
 }
 
+int box_use_any(struct thawd *thawd, struct http_req *req, struct box_use *use)
+{
+	const char *name = http_param(req, "name");
+	struct box *box = name ? boxes_get(thawd->boxes, name) : NULL;
+
+	*use = (struct box_use){.box = box};
+	if (!box) {
+		http_reply_error(req, 404, "not_found", NULL, "no sandbox '%.63s'",
+				 name ? name : "");
+		return -ENOENT;
+	}
+	pthread_mutex_lock(&box->lock);
+	use->incarnation = box->incarnation;
+	pthread_mutex_unlock(&box->lock);
+	return 0;
+}
+
 void box_use_end(struct thawd *thawd, struct box_use *use)
 {
 	struct box *box = use->box;
@@ -462,27 +479,4 @@ void box_entrypoint_ended(struct thawd *thawd, const char *name, u64 incarnation
 		return;
 	box_stop_later(box, BOX_EXITED, exit_code, incarnation);
 	box_put(box);
-}
-
-void boxes_quota(struct thawd *thawd, struct box_quota out[BOX_QUOTAS])
-{
-	pthread_mutex_lock(&thawd->boxes->lock);
-	memcpy(out, thawd->boxes->quota.of, sizeof(thawd->boxes->quota.of));
-	pthread_mutex_unlock(&thawd->boxes->lock);
-}
-
-static bool count_one(void *opaque, struct box *box)
-{
-	u64 *counts = opaque;
-
-	pthread_mutex_lock(&box->lock);
-	counts[box->state]++;
-	pthread_mutex_unlock(&box->lock);
-	return true;
-}
-
-void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES])
-{
-	memset(counts, 0, BOX_STATES * sizeof(*counts));
-	boxes_each(thawd->boxes, count_one, counts);
 }

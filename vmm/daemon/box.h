@@ -34,6 +34,9 @@ struct box_use {
  * the state and the call that changes it).
  */
 int __must_check box_use(struct thawd *thawd, struct http_req *req, struct box_use *use);
+/** box_use_any() - the same for one that need not run, for what it has left behind: box_run_path()
+ * works, and no activity is counted. Return: 0, or -ENOENT: 404 has been answered. */
+int __must_check box_use_any(struct thawd *thawd, struct http_req *req, struct box_use *use);
 /** box_use_end() - safe twice. */
 void box_use_end(struct thawd *thawd, struct box_use *use);
 /** box_use_quiet() - the same by name and without counting as activity, for thawd's own work (log

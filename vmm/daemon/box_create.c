@@ -36,9 +36,11 @@ int box_random_name(char out[BOX_NAME_MAX + 1])
 static int create(struct box *box, bool start, struct box_error *err)
 {
 	struct thawd *thawd = box->boxes->thawd;
-	int ret;
+	int ret = 0;
 
-	ret = box_enter(box, start ? BOX_CREATING : BOX_STOPPED, err);
+	if (!start && !box->spec.snapshot[0])
+		ret = template_known(&thawd->state, box->spec.template_name, err);
+	ret = ret ? ret : box_enter(box, start ? BOX_CREATING : BOX_STOPPED, err);
 	if (ret) {
 		boxes_remove(box->boxes, box);
 		return ret;

@@ -68,6 +68,7 @@ struct box {
 	char snapshot[STATE_NAME_MAX + 1];  /* that it is paused in, or being paused into */
 	char from[STATE_NAME_MAX + 1];	    /* the snapshot or template its machine runs from */
 	char parent[BOX_NAME_MAX + 1];	    /* "": it is no fork */
+	char entrypoint_exec[33];	    /* of its last start; "": it has no entrypoint */
 	bool forked;			    /* its snapshot has its entrypoint running in it */
 	bool deleting;			    /* stopping is the first half of its removal */
 	struct vmmproc vmm;		    /* (B) of a running one */
@@ -174,10 +175,10 @@ int __must_check box_watch(struct box *box);
 void box_running(struct box *box);
 /** box_jail_kind() - as the settings want it. */
 enum sandbox_jail_kind box_jail_kind(const struct thawd *thawd);
-/** box_jail() - the jail of a machine of that size, by the settings. Return: @out, or NULL: none.
- */
-const struct sandbox_jail *box_jail(const struct thawd *thawd, u32 vcpus, u64 memory_bytes,
-				    struct sandbox_jail *out);
+/** box_jail() - the jail of a machine of that size, by the settings. @size: NULL: none of the named
+ * ones. Return: @out, or NULL: none. */
+const struct sandbox_jail *box_jail(const struct thawd *thawd, const struct box_size *size,
+				    u32 vcpus, u64 memory_bytes, struct sandbox_jail *out);
 /** box_sandbox() - the structure that sandbox.h works with. */
 void box_sandbox(const struct box *box, struct sandbox *sb);
 /** box_reserve() - its quota. Return: 0 or -EINVAL with @err (503). */
@@ -267,6 +268,9 @@ int __must_check box_template(struct box *box, struct box_error *err);
 int __must_check template_build(struct boxes *boxes, const char *name, const char *recipe,
 				bool replace, bool (*progress)(void *opaque, const char *line),
 				void *opaque, struct box_error *err);
+/** template_known() - is there such a template, or a recipe to build it from? Return: 0, or -EINVAL
+ * with @err (404). */
+int __must_check template_known(const struct state *state, const char *name, struct box_error *err);
 /** template_recipe() - text of the recipe @name: one that a template was made from here, or an
  * installed one; @size: with its numbers; NULL: its own. Return: free() it; NULL: with @err (404).
  */

@@ -73,16 +73,16 @@ static json_t *row_json(const struct box *box)
 				     : json_null();
 
 	return json_pack(
-		"{s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:I, s:I, s:I, s:I, s:I, "
+		"{s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:i, s:I, s:I, s:I, s:I, s:I, "
 		"s:I, s:s, s:I, s:o}",
 		"spec", box_spec_json(&box->spec), "template", box->spec.template_name, "base",
 		box->base, "token", box->token, "parent", box->parent, "snapshot", box->snapshot,
-		"from", box->from, "forked", box->forked, "deleting", box->deleting, "vcpus",
-		(int)box->vcpus, "memory_bytes", (json_int_t)box->memory_bytes, "scratch_bytes",
-		(json_int_t)box->scratch_bytes, "incarnation", (json_int_t)box->incarnation,
-		"created", (json_int_t)box->created_ms, "started", (json_int_t)box->started_ms,
-		"last_activity", (json_int_t)box->last_ms, "pool", pool_names[box->pool],
-		"start_us", (json_int_t)box->start_us, "stop", stop);
+		"from", box->from, "entrypoint_exec", box->entrypoint_exec, "forked", box->forked,
+		"deleting", box->deleting, "vcpus", (int)box->vcpus, "memory_bytes",
+		(json_int_t)box->memory_bytes, "scratch_bytes", (json_int_t)box->scratch_bytes,
+		"incarnation", (json_int_t)box->incarnation, "created", (json_int_t)box->created_ms,
+		"started", (json_int_t)box->started_ms, "last_activity", (json_int_t)box->last_ms,
+		"pool", pool_names[box->pool], "start_us", (json_int_t)box->start_us, "stop", stop);
 }
 
 int box_save(struct box *box)
@@ -169,6 +169,7 @@ static void take_row(struct box *box, const json_t *row)
 	take_text(row, "parent", box->parent, sizeof(box->parent));
 	take_text(row, "snapshot", box->snapshot, sizeof(box->snapshot));
 	take_text(row, "from", box->from, sizeof(box->from));
+	take_text(row, "entrypoint_exec", box->entrypoint_exec, sizeof(box->entrypoint_exec));
 	box->forked = json_is_true(json_object_get(row, "forked"));
 	box->deleting = json_is_true(json_object_get(row, "deleting"));
 	box->vcpus = (u32)take_integer(row, "vcpus");
@@ -248,11 +249,11 @@ static json_t *size_json(const struct box *box)
 	u64 scratch = box->base[0]		     ? box->scratch_bytes
 		      : box->spec.scratch_bytes >= 0 ? (u64)box->spec.scratch_bytes
 						     : 0;
-	const struct box_size *size = box_size_of(vcpus, memory);
 
 	return json_pack("{s:o, s:i, s:I, s:I}", "name",
-			 size ? json_string(size->name) : json_null(), "vcpus", (int)MAX(vcpus, 1u),
-			 "memory_bytes", (json_int_t)memory, "scratch_bytes", (json_int_t)scratch);
+			 box->spec.size ? json_string(box->spec.size->name) : json_null(), "vcpus",
+			 (int)MAX(vcpus, 1u), "memory_bytes", (json_int_t)memory, "scratch_bytes",
+			 (json_int_t)scratch);
 }
 
 static json_t *number_or_null(u64 value)
@@ -287,31 +288,27 @@ static json_t *run_part(const struct box *box)
 				      : json_null();
 
 	return json_pack(
-		"{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", box->name, "id",
-		box->pid_fd >= 0 ? json_string(box->machine) : json_null(), "state",
+		"{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", box->name,
+		"id", box->pid_fd >= 0 ? json_string(box->machine) : json_null(), "state",
 		box_state_name(box->state), "parent", text_or_null(box->parent), "size",
 		size_json(box), "created", time_or_null(box->created_ms), "started",
 		time_or_null(box->started_ms), "last_activity", time_or_null(box->last_ms),
-		"expires", expires_json(box), "start", start, "stop", box_stop_json(&box->stop));
+		"expires", expires_json(box), "start", start, "stop", box_stop_json(&box->stop),
+		"entrypoint_exec", text_or_null(box->entrypoint_exec));
 }
 
 json_t *box_json(struct box *box)
 {
-	json_t *object, *spec, *exec;
-	char id[33];
+	json_t *object, *spec;
 
 	pthread_mutex_lock(&box->lock);
 	object = run_part(box);
 	spec = spec_part(box);
 	pthread_mutex_unlock(&box->lock);
-	exec = exec_box_entrypoint(box->boxes->thawd, box->name, id) ? json_string(id)
-								     : json_null();
-	if (!object || !spec || json_object_update(object, spec) ||
-	    json_object_set(object, "entrypoint_exec", exec)) {
+	if (!object || !spec || json_object_update(object, spec)) {
 		json_decref(object);
 		object = NULL;
 	}
-	json_decref(exec);
 	json_decref(spec);
 	return object;
 }

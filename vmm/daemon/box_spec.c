@@ -17,9 +17,9 @@
 #define ARGS_MAX_BYTES (256 * KIB)
 
 static const struct box_size sizes[] = {
-	{"lite", 1, 256 * MIB, 62},	  {"basic", 1, 1 * GIB, 250},
-	{"standard-1", 1, 4 * GIB, 500},  {"standard-2", 1, 6 * GIB, 1000},
-	{"standard-3", 2, 8 * GIB, 2000}, {"standard-4", 4, 12 * GIB, 4000},
+	{"lite", 1, 256 * MIB, 62, 6},	       {"basic", 1, 1 * GIB, 250, 25},
+	{"standard-1", 1, 4 * GIB, 500, 50},   {"standard-2", 1, 6 * GIB, 1000, 100},
+	{"standard-3", 2, 8 * GIB, 2000, 200}, {"standard-4", 4, 12 * GIB, 4000, 400},
 };
 
 #define SIZE_NAMES "lite, basic, standard-1, standard-2, standard-3, standard-4"

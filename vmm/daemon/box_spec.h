@@ -37,7 +37,8 @@ struct box_size {
 	const char *name;
 	u32 vcpus;
 	u64 memory_bytes;
-	u32 cpu_max_milli; /* its share of processors */
+	u32 cpu_max_milli; /* its share of processors, if that is a hard limit */
+	u32 cpu_weight;	   /* and against others that want them, too */
 };
 
 /** box_size_find() - NULL: there is none of that name. */

@@ -79,8 +79,8 @@ json_t *box_spec_differences(const struct box_spec *have, const struct box_spec 
 	{
 		json_t *other = json_object_get(theirs, key);
 
-		/* A snapshot has its template in it; a named size is one by its numbers. */
-		if (ret || json_equal(value, other) || !strcmp(key, "size") ||
+		/* A snapshot has its template in it. */
+		if (ret || json_equal(value, other) ||
 		    (!strcmp(key, "template") && want->snapshot[0]))
 			continue;
 		ret = json_array_append_new(list, json_pack("{s:s, s:O, s:O}", "field", key, "have",

@@ -121,11 +121,20 @@ void box_running(struct box *box)
 int box_started(struct box *box, bool entrypoint, struct box_error *err)
 {
 	struct box_use use = {.box = box, .incarnation = box->incarnation};
-	char why[300] = "";
+	char why[300] = "", id[33];
 	int ret;
 
 	ret = exec_box_started(box->boxes->thawd, &use, entrypoint ? box->spec.entrypoint : NULL,
 			       box->spec.env, why, sizeof(why));
+	if (!ret && entrypoint && box->spec.entrypoint &&
+	    exec_box_entrypoint(box->boxes->thawd, box->name, id)) {
+		pthread_mutex_lock(&box->lock);
+		memcpy(box->entrypoint_exec, id, sizeof(box->entrypoint_exec));
+		pthread_mutex_unlock(&box->lock);
+		if (box_save(box))
+			log_warn("sandbox '%s': its entrypoint's id is not written down",
+				 box->name);
+	}
 	if (ret)
 		box_refuse(err, 422, "spawn_failed",
 			   json_pack("{s:s, s:s}", "stage",
@@ -143,11 +152,10 @@ enum sandbox_jail_kind box_jail_kind(const struct thawd *thawd)
 	return thawd->conf.require_cgroup ? SANDBOX_JAIL_FULL : SANDBOX_JAIL_NO_CGROUP;
 }
 
-const struct sandbox_jail *box_jail(const struct thawd *thawd, u32 vcpus, u64 memory_bytes,
-				    struct sandbox_jail *out)
+const struct sandbox_jail *box_jail(const struct thawd *thawd, const struct box_size *size,
+				    u32 vcpus, u64 memory_bytes, struct sandbox_jail *out)
 {
 	const struct conf *conf = &thawd->conf;
-	const struct box_size *size = box_size_of(vcpus, memory_bytes);
 
 	if (!conf->jail)
 		return NULL;
@@ -156,7 +164,11 @@ const struct sandbox_jail *box_jail(const struct thawd *thawd, u32 vcpus, u64 me
 					   .cgroup_root = conf->cgroup_root,
 					   .require_cgroup = conf->require_cgroup};
 	jail_limits_default(&out->limits, memory_bytes, vcpus);
-	out->limits.cpu_max_milli = size ? size->cpu_max_milli : 0;
+	/* A hard limit also slows the restore itself down: only where the operator wants it. */
+	if (size)
+		out->limits.cpu_weight = size->cpu_weight;
+	if (size && conf->cpu_hard_limit)
+		out->limits.cpu_max_milli = size->cpu_max_milli;
 	return out;
 }
 
@@ -165,7 +177,8 @@ static void start_init(struct start *start, struct box *box)
 	*start = (struct start){.box = box, .start_ns = clock_now_ns(), .all_fd = -1};
 	start->sb.lock_fd = -1;
 	start->hard_ms = box->spec.hard_ms;
-	start->opts.jail = box_jail(box->boxes->thawd, box->vcpus, box->memory_bytes, &start->jail);
+	start->opts.jail = box_jail(box->boxes->thawd, box->spec.size, box->vcpus,
+				    box->memory_bytes, &start->jail);
 }
 
 /** Everything is done but the run. Return: 0 or -errno with start->why. */
@@ -203,6 +216,10 @@ static int run_machine(struct start *start, const char *from, bool waits)
 		ret = sandbox_start(state, &start->sb, &start->opts, &box->vmm);
 	if (!ret && !waits)
 		ret = wait_ready(start);
+	/* A pool's machine is of no named size yet. */
+	if (!ret && waits && start->opts.jail && box->spec.size)
+		ret = jail_set_limits(state, &start->jail.config, start->sb.id,
+				      &start->jail.limits);
 	if (!ret)
 		ret = vmmproc_begin(&box->vmm, start->sb.hostname, -1, start->hard_ms);
 	if (!ret)
@@ -236,6 +253,7 @@ static int take_machine(struct start *start, bool *waits, struct box_error *err)
 		 box->spec.snapshot[0] ? box->spec.snapshot : box->base);
 	box->pool = pool;
 	box->ended = false;
+	box->entrypoint_exec[0] = '\0';
 	box->incarnation++;
 	box->started_ms = utc_now_ms();
 	pthread_mutex_unlock(&box->lock);

@@ -18,6 +18,7 @@
 #include "vmm/cli/json_out.h"
 #include "vmm/cli/recipe.h"
 #include "vmm/daemon/box_internal.h"
+#include "vmm/daemon/pools.h"
 #include "vmm/snapshot/manifest.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -240,6 +241,8 @@ int template_build(struct boxes *boxes, const char *name, const char *recipe, bo
 			   name);
 	else
 		ret = run_build(name, recipe_path, replace, progress, opaque, err);
+	if (replace)
+		pools_flush(boxes, name);
 	build_over(boxes, name);
 	audit_write(boxes->thawd, NULL, "template.build", name, ret ? err->code : "ok", NULL);
 	return ret;
@@ -327,15 +330,23 @@ static int base_numbers(const struct state *state, const char *name, struct numb
 		return box_refuse(err, 500, "internal", NULL, "template '%s': %s", name, keep.text);
 	recipe = sandbox_is_snap(name) ? NULL : read_recipe(state, name);
 	if (!recipe)
-		return box_refuse(err, 404, "not_found", NULL,
-				  "no template '%s', and no recipe of that name: GET /v1/templates "
-				  "lists them",
-				  name);
+		return box_refuse(
+			err, 404, "not_found", NULL,
+			"no template '%s', and no recipe of that name: 'thaw template ls' "
+			"lists templates, 'thaw template build' makes one",
+			name);
 	ret = recipe_numbers(recipe, out);
 	json_decref(recipe);
 	if (ret)
 		return box_refuse(err, 500, "internal", NULL, "recipe '%s' can't be read", name);
 	return 1;
+}
+
+int template_known(const struct state *state, const char *name, struct box_error *err)
+{
+	struct numbers numbers;
+
+	return base_numbers(state, name, &numbers, err) < 0 ? -EINVAL : 0;
 }
 
 static void set_base(struct box *box, const char *base, const struct numbers *numbers)

@@ -21,6 +21,29 @@ static u64 boottime_ms(void)
 	return (u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000;
 }
 
+void boxes_quota(struct thawd *thawd, struct box_quota out[BOX_QUOTAS])
+{
+	pthread_mutex_lock(&thawd->boxes->lock);
+	memcpy(out, thawd->boxes->quota.of, sizeof(thawd->boxes->quota.of));
+	pthread_mutex_unlock(&thawd->boxes->lock);
+}
+
+static bool count_one(void *opaque, struct box *box)
+{
+	u64 *counts = opaque;
+
+	pthread_mutex_lock(&box->lock);
+	counts[box->state]++;
+	pthread_mutex_unlock(&box->lock);
+	return true;
+}
+
+void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES])
+{
+	memset(counts, 0, BOX_STATES * sizeof(*counts));
+	boxes_each(thawd->boxes, count_one, counts);
+}
+
 static void gauges(struct thawd *thawd, struct metric_out *out)
 {
 	u64 counts[BOX_STATES];
@@ -100,7 +123,9 @@ void boxes_stop(struct thawd *thawd)
 {
 	struct boxes *boxes = thawd->boxes;
 
-	if (!boxes)
+	/* A handler that did not end in time is still at work here: all of it goes with the
+	 * process, as if that had been killed. */
+	if (!boxes || thawd->http)
 		return;
 	super_stop(boxes);
 	pools_stop(boxes);

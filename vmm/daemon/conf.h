@@ -41,7 +41,7 @@ struct conf {
 	u64 max_sandboxes, max_vcpus, max_memory_bytes; /* 0: what the host has, by these: */
 	u64 cpu_overcommit, memory_overcommit;		/* percent */
 	u64 memory_pressure_max;			/* percent of the time; 0: not looked at */
-	bool jail, require_cgroup;
+	bool jail, require_cgroup, cpu_hard_limit;
 	u64 jail_uid_base, jail_uid_count;
 	/* execs */
 	u64 exec_max, exec_log_bytes;

@@ -52,6 +52,7 @@ const struct conf_row conf_rows[] = {
 	{"memory_overcommit", CONF_NUMBER, AT(memory_overcommit), 1, 1000000, "300", false},
 	{"memory_pressure_max", CONF_NUMBER, AT(memory_pressure_max), 0, 100, "40", true},
 	{"jail", CONF_BOOL, AT(jail), 0, 0, "on", false},
+	{"cpu_hard_limit", CONF_BOOL, AT(cpu_hard_limit), 0, 0, "off", false},
 	{"require_cgroup", CONF_BOOL, AT(require_cgroup), 0, 0, "on", false},
 	{"cgroup_root", CONF_PATH, AT(cgroup_root), 1, PATH_MAX / 4, "/sys/fs/cgroup/thaw", false},
 	{"jail_uid_base", CONF_NUMBER, AT(jail_uid_base), 1000, 4294000000, "1879048192", false},

@@ -92,10 +92,12 @@ int __must_check files_run_next(struct files_run *run, int wait_ms, struct files
 /** files_run_write() - bytes for its stdin, as it takes them; 0 bytes: its end. Return: 0; -EPIPE:
  * as above; -EIO: it takes no more; files_run_next() says why. */
 int __must_check files_run_write(struct files_run *run, const void *data, size_t len_bytes);
+/** files_run_fd() - readable when files_run_next() has more to say, once that said -EAGAIN. */
+int files_run_fd(const struct files_run *run);
 /** files_run_room() - bytes that files_run_write() can take without waiting for credit, after which
  * files_run_next() must be called. */
 size_t files_run_room(const struct files_run *run);
-/** files_run_reply() - answer for what @err (of the two above) means; -EPIPE: nobody is there. */
+/** files_run_reply() - answer for what @err (of the two above) means. */
 void files_run_reply(const struct files_request *req, const struct files_run *run, int err);
 /** files_run_code() - the error code that goes into the audit log for @err. */
 const char *files_run_code(int err);

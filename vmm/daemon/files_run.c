@@ -197,6 +197,8 @@ static int more_control(struct files_run *run, const u8 *data, size_t len_bytes)
 {
 	size_t need;
 
+	if (!len_bytes)
+		return 0;
 	if (run->control_start) {
 		memmove(run->control, run->control + run->control_start, run->control_len);
 		run->control_start = 0;
@@ -392,6 +394,11 @@ int files_run_next(struct files_run *run, int wait_ms, struct files_item *out)
 	}
 }
 
+int files_run_fd(const struct files_run *run)
+{
+	return run->fd;
+}
+
 size_t files_run_room(const struct files_run *run)
 {
 	return MIN((size_t)(SHIM_STDIN_WINDOW_BYTES - run->window_used),
@@ -420,9 +427,13 @@ void files_run_reply(const struct files_request *req, const struct files_run *ru
 {
 	const char *name = http_param(req->http, "name");
 
-	if (err == -EPIPE || http_replied(req->http))
+	if (http_replied(req->http))
 		return;
-	if (run->why_kind == WHY_BUSY)
+	if (err == -EPIPE && http_stopping(req->http))
+		http_reply_retry(req->http, 1, "thawd is about to end");
+	else if (err == -EPIPE) /* nobody is there to read it */
+		http_reply_error(req->http, 400, "invalid_request", NULL, "the client left");
+	else if (run->why_kind == WHY_BUSY)
 		http_reply_error(req->http, 429, "too_many", NULL,
 				 "sandbox %s runs as many operations as it can: try again", name);
 	else if (run->why_kind == WHY_OLD)

@@ -102,10 +102,10 @@ static int body_failed(struct writing *w, ssize_t n)
 		http_reply_error(w->req->http, 408, "timeout", NULL,
 				 "%s '%s': the body stopped coming", w->req->operation,
 				 w->req->given);
-	else if (n == -EMSGSIZE)
+	else
 		http_reply_error(w->req->http, 400, "invalid_request", NULL,
-				 "%s '%s': the body is longer than was announced",
-				 w->req->operation, w->req->given);
+				 "%s '%s': the body is not what was announced", w->req->operation,
+				 w->req->given);
 	return 1;
 }
 
@@ -121,7 +121,9 @@ static int pass_body(struct writing *w, u8 *chunk)
 			return err;
 		if (!room)
 			continue;
-		n = http_body_read(w->req->http, chunk, room);
+		n = http_body_read_or(w->req->http, chunk, room, files_run_fd(w->run));
+		if (n == -EAGAIN)
+			continue;
 		if (n < 0)
 			return body_failed(w, n);
 		err = files_run_write(w->run, chunk, (size_t)n);

@@ -207,6 +207,8 @@ void http_reply_text(struct http_req *req, unsigned int status, const char *type
 }
 
 static void reply_error(struct http_req *req, unsigned int status, const char *code,
+			json_t *details, const char *fmt, va_list args) __printf(5, 0);
+static void reply_error(struct http_req *req, unsigned int status, const char *code,
 			json_t *details, const char *fmt, va_list args)
 {
 	char message[1024];

@@ -206,7 +206,7 @@ static int check_query(struct http_req *req)
 			;
 		if (known && *known)
 			continue;
-		http_reply_error(req, 400, "unknown_field", json_pack("{s:s}", "parameter", name),
+		http_reply_error(req, 400, "unknown_field", json_pack("{s:s}", "field", name),
 				 "unknown query parameter '%.200s'", name);
 		return -EINVAL;
 	}

@@ -103,7 +103,7 @@ static int start_waiting(struct pools *pools, const char *name, struct waiting *
 	ret = read_size(&thawd->state, name, &vcpus, &memory_bytes);
 	if (ret)
 		return ret;
-	opts.jail = box_jail(thawd, vcpus, memory_bytes, &jail);
+	opts.jail = box_jail(thawd, NULL, vcpus, memory_bytes, &jail);
 	ret = sandbox_new(&thawd->state, sb);
 	if (ret)
 		return ret;
@@ -274,6 +274,19 @@ int pools_set(struct boxes *boxes, const char *name, u32 size)
 	}
 	pthread_mutex_unlock(&pools->lock);
 	return ret;
+}
+
+void pools_flush(struct boxes *boxes, const char *name)
+{
+	struct pools *pools = boxes->pools;
+	struct pool *pool;
+
+	pthread_mutex_lock(&pools->lock);
+	pool = find(pools, name);
+	while (pool && pool->ready)
+		drop(pools, pool->waiting[--pool->ready]);
+	pthread_cond_broadcast(&pools->changed);
+	pthread_mutex_unlock(&pools->lock);
 }
 
 static json_t *pool_json(const struct pool *pool)

@@ -24,6 +24,8 @@ enum box_pool pools_take(struct boxes *boxes, const char *name, struct sandbox *
 
 /** pools_set() - @size 0: no pool of it. Return: 0 or -ENOMEM. */
 int __must_check pools_set(struct boxes *boxes, const char *name, u32 size);
+/** pools_flush() - what waits of @name is of a template that is replaced: make it anew. */
+void pools_flush(struct boxes *boxes, const char *name);
 /** pools_json() - of @name, or all as an array. NULL: there is none, or no memory. */
 json_t *pools_json(struct boxes *boxes, const char *name);
 

@@ -102,7 +102,7 @@ static void add_client_header(void *opaque, const char *name, const char *value)
 		return;
 	}
 	if (!proxy->cookie) /* a second one is no browser's */
-		proxy->cookie = malloc(strlen(value) + 1);
+		proxy->cookie = malloc(2 * strlen(value) + 1);
 	else
 		return;
 	if (proxy->cookie && proxy_strip_cookie(value, proxy->call->cookie, proxy->cookie))

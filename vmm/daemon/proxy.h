@@ -62,7 +62,7 @@ void proxy_pump(int a, int b, int stop_fd, u64 *in_bytes, u64 *out_bytes);
 bool proxy_header_passes(const char *name, const char *connection);
 
 /** proxy_strip_cookie() - @value of Cookie without the cookies named @name, into @out of
- * strlen(@value) + 1 bytes. Return: length; 0: none is left. */
+ * 2 * strlen(@value) + 1 bytes. Return: length; 0: none is left. */
 size_t proxy_strip_cookie(const char *value, const char *name, char *out);
 
 /** proxy_cookie() - value of the first cookie named @name in @value of Cookie. Return: length with
