@@ -77,8 +77,8 @@ static void load_meta(struct found *found, const char *file)
 	json_t *meta;
 	size_t len;
 
-	if (strlen(file) != strlen("exec-.json") + KEPT_ID_CHARS ||
-	    strncmp(file, "exec-", 5) || strcmp(file + 5 + KEPT_ID_CHARS, ".json"))
+	if (strlen(file) != strlen("exec-.json") + KEPT_ID_CHARS || strncmp(file, "exec-", 5) ||
+	    strcmp(file + 5 + KEPT_ID_CHARS, ".json"))
 		return;
 	memcpy(id, file + 5, KEPT_ID_CHARS);
 	if (kept_id_parse(id, raw))

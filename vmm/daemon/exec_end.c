@@ -85,7 +85,7 @@ void kept_ended(struct kept *kept, const struct kept_end *end)
 	if (kept->entrypoint && !lost && !failed)
 		box_entrypoint_ended(execs_thawd(kept->execs), kept->box, kept->incarnation,
 				     kept_exit_code(end));
+	kept_trim(kept);
 	if (!lost && !failed)
 		kept_forget(kept);
-	kept_trim(kept);
 }

@@ -112,8 +112,8 @@ struct kept {
 	struct kept_end end;
 	struct exec_log log;
 	bool log_open;
-	u64 oldest;	    /* exec_log_oldest() while the log is closed */
-	u64 hold_until_ns;  /* nothing is given up before, for the client to come back */
+	u64 oldest;	   /* exec_log_oldest() while the log is closed */
+	u64 hold_until_ns; /* nothing is given up before, for the client to come back */
 	struct kept_reader *readers;
 	struct kept_reader *owner; /* the client that has the terminal or the streams */
 	bool orphan; /* in the foreground, its client was lost with an earlier thawd */

@@ -103,8 +103,7 @@ static int on_output(void *opaque, enum exec_stream stream, const u8 *data, size
 {
 	struct pull *p = opaque;
 
-	if (p->batch_len &&
-	    (stream != p->batch_stream || len_bytes > BATCH_BYTES - p->batch_len))
+	if (p->batch_len && (stream != p->batch_stream || len_bytes > BATCH_BYTES - p->batch_len))
 		flush_batch(p);
 	if (!p->batch)
 		p->batch = malloc(BATCH_BYTES);
@@ -159,7 +158,8 @@ static void on_failed(void *opaque, const struct shim_error *error, const char *
 {
 	struct pull *p = opaque;
 
-	/* No answer to SHIM_ATTACH can be a failure of the command, unless it says how it failed. */
+	/* No answer to SHIM_ATTACH can be a failure of the command, unless it says how it failed.
+	 */
 	if (!p->fresh && error->stage == SHIM_STAGE_REQUEST) {
 		if (error->error == ENOENT && (p->listed || ++p->tries >= UNLISTED_TRIES))
 			end_lost(p, "the guest does not know it");
@@ -300,9 +300,9 @@ static short wait_for(struct pull *p, int fd, short events, u64 until_ns)
 	eventfd_t count;
 
 	if (until_ns)
-		timeout_ms = until_ns <= now_ns ?
-				     0 :
-				     (int)MIN((until_ns - now_ns) / MS_NS + 1, (u64)INT32_MAX);
+		timeout_ms = until_ns <= now_ns
+				     ? 0
+				     : (int)MIN((until_ns - now_ns) / MS_NS + 1, (u64)INT32_MAX);
 	if (poll(fds, 2, timeout_ms) <= 0)
 		return 0;
 	if (fds[1].revents)
