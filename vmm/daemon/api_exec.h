@@ -7,8 +7,9 @@
 #include "vmm/daemon/exec_spec.h"
 #include "vmm/daemon/http.h"
 
-#define EXEC_PING_MS  10000
-#define EXEC_STALL_NS (120ull * 1000000000u) /* a client that takes nothing for so long has left \
+#define EXEC_PING_MS 10000
+#define EXEC_STALL_NS                                                                            \
+	(120ull * 1000000000u)		     /* a client that takes nothing for so long has left \
 					      */
 #define EXEC_FIRST_NS  (30ull * 1000000000u) /* for the request of an upgraded connection */
 #define EXEC_ID_HEADER "X-Thaw-Exec"

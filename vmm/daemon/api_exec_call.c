@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "vmm/daemon/api_exec.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/notes.h"
 #include "vmm/util/util.h"
 

@@ -12,8 +12,8 @@
 
 #include "vmm/daemon/exec_end.h"
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
 #include "vmm/daemon/exec_spec.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 

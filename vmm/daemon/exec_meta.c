@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/exec_text.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
