@@ -79,7 +79,7 @@ struct http {
 	bool stopping; /* atomic */
 	pthread_mutex_t work_lock;
 	pthread_cond_t work_wake, work_done;
-	TAILQ_HEAD(, http_req) queue;
+	TAILQ_HEAD(http_queue, http_req) queue;
 	unsigned int queued, idle, workers;
 	bool ending;	/* guarded by work_lock: no more work */
 	u64 answers[6]; /* atomic; by first digit of the status */

@@ -236,7 +236,7 @@ static int find_route(struct http_req *req)
 			"thawd's token_file");
 		return -EINVAL;
 	}
-	if (!ret)
+	if (req->route)
 		return check_query(req);
 	if (ret == -ENOENT)
 		http_reply_error(req, 404, "not_found",
