@@ -163,6 +163,18 @@ void http_conn_set(struct http_conn *conn, enum http_conn_state state)
 		http_conn_cut(conn);
 }
 
+void http_conn_begin(struct http_conn *conn)
+{
+	struct http_listener *listener = conn->listener;
+
+	pthread_mutex_lock(&listener->lock);
+	if (conn->state == CONN_IDLE && !conn->cut) {
+		TAILQ_REMOVE(&listener->lists[CONN_IDLE], conn, link);
+		list_into(conn, CONN_FRESH);
+	}
+	pthread_mutex_unlock(&listener->lock);
+}
+
 void http_conn_cut(struct http_conn *conn)
 {
 	pthread_mutex_lock(&conn->listener->lock);

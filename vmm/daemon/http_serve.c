@@ -50,9 +50,7 @@ void *http_serve_target(void *opaque, const char *uri, struct MHD_Connection *mh
 
 	if (!conn)
 		return NULL;
-	/* Of a fresh connection the time began with it; of one that was idle it does now. */
-	if (conn->state == CONN_IDLE)
-		http_conn_set(conn, CONN_FRESH);
+	http_conn_begin(conn);
 	return http_req_new(opaque, mhd, uri);
 }
 
