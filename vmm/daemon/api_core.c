@@ -93,7 +93,7 @@ static void serve_info(struct thawd *thawd, struct http_req *req)
 				  text_json(conf->default_template), "jail", (int)conf->jail,
 				  "preview_domain", text_json(conf->preview_domain), "cpus",
 				  (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_total_bytes",
-				  (json_int_t)(info.totalram * info.mem_unit), "quotas", quota));
+				  (json_int_t)info.totalram * info.mem_unit, "quotas", quota));
 }
 
 static const char *const events_query[] = {"sandbox", "since", NULL};
