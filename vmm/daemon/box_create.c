@@ -50,9 +50,9 @@ static int create(struct box *box, bool start, struct box_error *err)
 		return 0;
 	ret = box_start(box, err);
 	/* It was never there for anybody: what could not be, or not now, leaves no name behind. */
-	if (ret && box->state == BOX_CREATING)
-		box_remove(box);
-	else if (ret && (err->status == 404 || err->status == 400) && !box->gone)
+	if (ret && !box->gone &&
+	    (box->state == BOX_CREATING || err->status == 404 || err->status == 410 ||
+	     err->status == 400))
 		box_remove(box);
 	return ret;
 }

@@ -169,7 +169,7 @@ int box_fork(struct box *box, const json_t *names, u64 count, const json_t *labe
 {
 	struct clone *clones = calloc(count, sizeof(*clones));
 	struct thawd *thawd = box->boxes->thawd;
-	struct box_snapshot snapshot;
+	struct box_snapshot snapshot = {.pause_ms = 0};
 	json_t *list;
 	int ret;
 

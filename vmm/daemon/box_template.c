@@ -362,7 +362,7 @@ static void set_base(struct box *box, const char *base, const struct numbers *nu
 static int snapshot_numbers(struct box *box, struct box_error *err)
 {
 	const struct box_spec *spec = &box->spec;
-	struct numbers numbers;
+	struct numbers numbers = {0};
 	struct log_keep keep;
 	int ret;
 
@@ -391,7 +391,7 @@ int box_template(struct box *box, struct box_error *err)
 	const struct state *state = &boxes->thawd->state;
 	const struct box_spec *spec = &box->spec;
 	char name[STATE_NAME_MAX + 1], *recipe = NULL;
-	struct numbers own, want, got;
+	struct numbers own = {0}, want, got;
 	bool same;
 	int ret;
 
