@@ -91,6 +91,11 @@ void http_reply_error(struct http_req *req, unsigned int status, const char *cod
 	json_decref(details);
 }
 
+void http_reply_retry(struct http_req *req, unsigned int after_s, const char *fmt, ...)
+{
+	(void)req, (void)after_s, (void)fmt;
+}
+
 void audit_write(struct thawd *thawd, const struct http_req *req, const char *action,
 		 const char *sandbox, const char *result, json_t *details)
 {
