@@ -146,6 +146,7 @@ FUZZERS += fuzz_httpc
 FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
 	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
 LIB_SRCS += guest/files/frame.c
+UNIT_TESTS += test_files_frame
 FUZZ_EXTRA_fuzz_files := guest/files/tar_in.c -larchive
 
 # The tests' vsock driver.
