@@ -686,6 +686,24 @@ def test_stats_and_top(cli: Cli, box: str) -> None:
     assert any(one["command"].strip() == "sleep 987" for one in cli.json("top", box))
 
 
+def test_stats_live(cli: Cli, box: str, terminal: Callable[..., Terminal]) -> None:
+    term = terminal("stats", "--interval", "50ms")
+    # Processor time is known from the second look on.
+    assert eventually(lambda: re.search(rb"user-123 +[0-9.]+%", term.until(box.encode())))
+    term.process.send_signal(signal.SIGINT)
+    assert term.end() == -signal.SIGINT
+
+
+def test_prune_asks(cli: Cli, terminal: Callable[..., Terminal]) -> None:
+    cli.ok("create", "--name", "idle", "debian")
+    for answer, names in ((b"n\r", ["idle"]), (b"y\r", [])):
+        term = terminal("prune")
+        term.until(b"[y/N]")
+        term.type(answer)
+        assert term.end() == (1 if names else 0)
+        assert cli.names("-a") == names
+
+
 def test_events(cli: Cli, box: str) -> None:
     follow = cli.popen("events", "-f", "-o", "json", "--since", "0", stdout=subprocess.PIPE)
     assert follow.stdout
