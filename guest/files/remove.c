@@ -126,7 +126,7 @@ static int pop(struct tree *tree, int parent)
 	return err;
 }
 
-/* Return: 1: *@name is the next one; 0: there is none; -errno. */
+/* *@name: the next one; NULL: there is none. Return: 0 or -errno. */
 static int next_name(DIR *dir, const char **name, unsigned char *type)
 {
 	struct dirent *entry;
@@ -134,12 +134,13 @@ static int next_name(DIR *dir, const char **name, unsigned char *type)
 	do {
 		errno = 0;
 		entry = readdir(dir);
+		*name = NULL;
 		if (!entry)
 			return -errno;
 	} while (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."));
 	*name = entry->d_name;
 	*type = entry->d_type;
-	return 1;
+	return 0;
 }
 
 static int remove_entry(struct tree *tree, int parent, const char *name, unsigned char type)
@@ -168,7 +169,7 @@ static int remove_tree(struct tree *tree, int parent, const char *name)
 		DIR *dir = tree->levels[tree->count - 1].dir;
 
 		err = next_name(dir, &entry, &type);
-		if (err > 0)
+		if (!err && entry)
 			err = remove_entry(tree, dirfd(dir), entry, type);
 		else if (!err)
 			err = pop(tree, parent);
@@ -263,8 +264,11 @@ int op_remove(char **args)
 	parent = open_folder(path, folder, name);
 	err = parent < 0 ? parent : remove_at(parent, name, slash, recursive, &tree);
 	if (err == -ENOENT && force && !tree.removed)
-		return out_done(0, 0);
+		err = 0;
 	if (err)
-		return fail_in(&tree, path, err);
-	return out_done(0, tree.removed);
+		err = fail_in(&tree, path, err);
+	else
+		err = out_done(0, tree.removed);
+	free(tree.levels);
+	return err;
 }

@@ -2,6 +2,10 @@
 /*
  * A folder as a pax archive on stdout, by libarchive.
  *
+ * The walk is our own: each name is looked up in its open folder, without following a link, and a
+ * folder's content stands right behind its entry, as unpackers that set its time and mode when they
+ * leave it expect. libarchive says what is to be known of each file and writes it down.
+ *
  * Names are bytes: without a locale libarchive can't convert one that is not ASCII, warns, and
  * writes it as it is, marked hdrcharset=BINARY. Owners are numbers, holes stay holes. What a tar
  * can't hold (sockets) and what went away while it was looked at is left out: told by FILES_NOTE,
@@ -9,13 +13,11 @@
  * What can't be read is an error: an archive is whole or it is none.
  *
  * The folder itself comes last, so that an entry follows that header (there are readers that insist
- * on one), and its time is set when all is in it.
- *
- * A file's first bytes are read before its header is written, so that one that can't be opened has
- * no header.
+ * on one).
  */
 #include <archive.h>
 #include <archive_entry.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,13 +33,14 @@
 struct tar_out {
 	struct archive *disk, *tar;
 	struct archive_entry_linkresolver *links;
-	const char *top;	      /* as it was asked for */
-	int top_fd;		      /* names are relative to it */
-	struct archive_entry *folder; /* the top itself, to be written last */
+	const char *top; /* as it was asked for */
+	dev_t dev;	 /* of the top: other file systems are not entered */
 	u64 bytes, count;
 	size_t chunk_bytes;
 	size_t comment_bytes;
 	char comment[COMMENT_MAX_BYTES];
+	size_t path_bytes;
+	char path[FILES_NAME_MAX_BYTES + 1]; /* of what is under way */
 	u8 chunk[FILES_CHUNK_BYTES];
 };
 
@@ -124,7 +127,9 @@ static int put_comment(struct tar_out *out)
 	snprintf(block + 136, 12, "%011o", 0);
 	memset(block + 148, ' ', 8);
 	block[156] = 'g';
-	memcpy(block + 257, "ustar\00000", 8);
+	snprintf(block + 257, 6, "ustar");
+	block[263] = '0';
+	block[264] = '0';
 	for (size_t i = 0; i < sizeof(block); i++)
 		sum += (u8)block[i];
 	snprintf(block + 148, 8, "%06o", sum);
@@ -158,206 +163,255 @@ static int put_zeros(struct tar_out *out, s64 count)
 	return 0;
 }
 
-/* The first block of @entry's content has been read already. */
-static int put_content(struct tar_out *out, struct archive_entry *entry, const void *data,
-		       size_t len_bytes, la_int64_t offset, int state)
+/* Return: 0, or the exit status. */
+static int put_block(struct tar_out *out, int fd, s64 offset, s64 len_bytes)
 {
-	const char *path = archive_entry_pathname(entry);
-	s64 done = 0;
+	static u8 chunk[FILES_CHUNK_BYTES];
 
-	for (; state == ARCHIVE_OK || state == ARCHIVE_WARN;
-	     state = archive_read_data_block(out->disk, &data, &len_bytes, &offset)) {
-		if (put_zeros(out, offset - done) ||
-		    archive_write_data(out->tar, data, len_bytes) < 0)
-			return fail_archive(out->tar, path);
-		done = offset + (s64)len_bytes;
+	while (len_bytes > 0) {
+		ssize_t n = pread(fd, chunk, (size_t)MIN(len_bytes, (s64)sizeof(chunk)), offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return out_fail(errno, out->path, NULL, NULL);
+		/* The writer would fill up with zeros, which must not pass for content. */
+		if (!n)
+			return out_fail(EIO, out->path, NULL,
+					"the file became shorter while it was read");
+		if (archive_write_data(out->tar, chunk, (size_t)n) < 0)
+			return fail_archive(out->tar, out->path);
+		offset += n;
+		len_bytes -= n;
 	}
-	if (state != ARCHIVE_EOF)
-		return fail_archive(out->disk, path);
-	/* The writer fills up with zeros, which must not pass for content. */
-	if (MAX(done, offset) < archive_entry_size(entry))
-		return out_fail(EIO, path, NULL, "the file became shorter while it was read");
 	return 0;
 }
 
 /* Return: 0, or the exit status. */
-static int put_entry(struct tar_out *out, struct archive_entry *entry)
+static int put_content(struct tar_out *out, struct archive_entry *entry, int fd)
 {
-	const char *path = archive_entry_pathname(entry);
+	la_int64_t offset, len_bytes, size = archive_entry_size(entry), done = 0;
+	int status;
+
+	if (!archive_entry_sparse_reset(entry))
+		return put_block(out, fd, 0, size);
+	while (archive_entry_sparse_next(entry, &offset, &len_bytes) == ARCHIVE_OK) {
+		if (put_zeros(out, offset - done))
+			return fail_archive(out->tar, out->path);
+		status = put_block(out, fd, offset, len_bytes);
+		if (status)
+			return status;
+		done = offset + len_bytes;
+	}
+	return put_zeros(out, size - done) ? fail_archive(out->tar, out->path) : 0;
+}
+
+/* Return: 0, or the exit status. */
+static int put_entry(struct tar_out *out, struct archive_entry *entry, int fd)
+{
 	bool content = archive_entry_filetype(entry) == AE_IFREG && archive_entry_size(entry) > 0 &&
 		       !archive_entry_hardlink(entry);
-	const void *data = NULL;
-	size_t len_bytes = 0;
-	la_int64_t offset = 0;
-	int state = ARCHIVE_EOF, r;
+	int status;
 
-	if (content) {
-		state = archive_read_data_block(out->disk, &data, &len_bytes, &offset);
-		if (state < ARCHIVE_WARN && archive_errno(out->disk) == ENOENT) {
-			leave_out(out, ENOENT, path, "it went away");
-			return 0;
-		}
-		if (state < ARCHIVE_WARN)
-			return fail_archive(out->disk, path);
-	}
-	r = archive_write_header(out->tar, entry);
-	if (r < ARCHIVE_WARN)
-		return fail_archive(out->tar, path);
+	if (archive_write_header(out->tar, entry) < ARCHIVE_WARN)
+		return fail_archive(out->tar, out->path);
 	out->count++;
-	if (content)
-		r = put_content(out, entry, data, len_bytes, offset, state);
-	if (content && r)
-		return r;
+	status = content ? put_content(out, entry, fd) : 0;
+	if (status)
+		return status;
 	if (archive_write_finish_entry(out->tar) < ARCHIVE_WARN)
-		return fail_archive(out->tar, path);
+		return fail_archive(out->tar, out->path);
 	return 0;
 }
 
-/*
- * Something could not even be looked at. libarchive says the name of a folder in its text alone,
- * and not why. Return: 0 when it has gone meanwhile, or the exit status.
- */
-static int not_visited(struct tar_out *out, const char *path, bool fatal)
+/* @name in @parent, open as @fd if it is a file or a folder. Return: 0, or the exit status. */
+static int describe(struct tar_out *out, int parent, const char *name, int fd,
+		    const struct stat *st)
 {
-	static const char tail[] = ": Couldn't visit directory";
-	const char *text = archive_error_string(out->disk);
-	char *name = strdup(text ? text : ""), *end = name ? strstr(name, tail) : NULL;
-	int error = archive_errno(out->disk), fd = -1, status;
+	struct archive_entry *entry = archive_entry_new(), *left = entry, *spare = NULL;
+	int status = 0;
 
-	if (end && error <= 0) {
-		*end = '\0';
-		fd = openat(out->top_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		error = fd < 0 ? errno : EIO;
-		if (fd >= 0)
-			close(fd);
+	if (!entry)
+		return out_fail(ENOMEM, out->path, NULL, NULL);
+	archive_entry_copy_pathname(entry, out->path);
+	/* Where libarchive has no call by fd it goes by this name, from here. */
+	archive_entry_copy_sourcepath(entry, name);
+	if (parent != AT_FDCWD && fchdir(parent)) {
+		status = out_fail(errno, out->path, NULL, NULL);
+	} else if (archive_read_disk_entry_from_file(out->disk, entry, fd, st) < ARCHIVE_WARN) {
+		if (archive_errno(out->disk) == ENOENT)
+			leave_out(out, ENOENT, out->path, "it went away");
+		else
+			status = fail_archive(out->disk, out->path);
+		left = NULL;
 	}
-	if (error == ENOENT && !fatal)
-		status = 0;
-	else
-		status = out_fail(error,
-				  end	 ? name
-				  : path ? path
-					 : out->top,
-				  NULL, end ? NULL : text);
-	free(name);
-	return status;
-}
-
-static int put_found(struct tar_out *out, struct archive_entry *entry)
-{
-	struct archive_entry *spare = NULL;
-
-	if (archive_entry_filetype(entry) == AE_IFSOCK) {
-		leave_out(out, 0, archive_entry_pathname(entry), "a socket");
-		return 0;
-	}
-	archive_entry_unset_atime(entry);
-	archive_entry_unset_ctime(entry);
-	if (!out->folder && !out->count && archive_entry_filetype(entry) == AE_IFDIR) {
-		out->folder = archive_entry_clone(entry);
-		return 0;
-	}
-	archive_entry_linkify(out->links, &entry, &spare);
-	return entry ? put_entry(out, entry) : 0;
-}
-
-/* Return: 0, or the exit status. */
-static int put_all(struct tar_out *out)
-{
-	struct archive_entry *entry = archive_entry_new();
-	int r, status = 0;
-
-	while (!status) {
-		archive_entry_clear(entry);
-		r = archive_read_next_header2(out->disk, entry);
-		if (r == ARCHIVE_EOF)
-			break;
-		if (r < ARCHIVE_WARN) {
-			status =
-				not_visited(out, archive_entry_pathname(entry), r == ARCHIVE_FATAL);
-			continue;
-		}
-		if (archive_read_disk_can_descend(out->disk))
-			archive_read_disk_descend(out->disk);
-		status = put_found(out, entry);
+	if (!status && left) {
+		archive_entry_unset_atime(entry);
+		archive_entry_unset_ctime(entry);
+		archive_entry_linkify(out->links, &left, &spare);
+		status = left ? put_entry(out, left, fd) : 0;
 	}
 	archive_entry_free(entry);
 	return status;
 }
 
+static int put_name(struct tar_out *out, int parent, const char *name);
+
+/* Takes @fd. Return: 0, or the exit status. */
+static int put_folder(struct tar_out *out, int fd)
+{
+	size_t path_bytes = out->path_bytes;
+	DIR *dir = fdopendir(fd);
+	int status = 0;
+
+	if (!dir) {
+		status = out_fail(errno, out->path, NULL, NULL);
+		close(fd);
+		return status;
+	}
+	while (!status) {
+		struct dirent *entry;
+
+		errno = 0;
+		entry = readdir(dir);
+		if (!entry && errno)
+			status = out_fail(errno, out->path, NULL, NULL);
+		if (!entry)
+			break;
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (path_bytes + 1 + strlen(entry->d_name) >= sizeof(out->path)) {
+			status = out_fail(ENAMETOOLONG, out->path, NULL, NULL);
+			break;
+		}
+		out->path_bytes += (size_t)sprintf(out->path + path_bytes, "/%s", entry->d_name);
+		status = put_name(out, dirfd(dir), entry->d_name);
+		out->path_bytes = path_bytes;
+		out->path[path_bytes] = '\0';
+	}
+	closedir(dir);
+	return status;
+}
+
+/* Return: an fd, or -errno; -ENOENT: it went away or became something else. */
+static int open_content(int parent, const char *name, struct stat *st)
+{
+	mode_t kind = st->st_mode & S_IFMT;
+	int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	int err = 0;
+
+	if (fd < 0)
+		return errno == ELOOP ? -ENOENT : -errno;
+	if (fstat(fd, st))
+		err = -errno;
+	else if ((st->st_mode & S_IFMT) != kind)
+		err = -ENOENT;
+	if (!err)
+		return fd;
+	close(fd);
+	return err;
+}
+
+/* One name, and what is below it. Return: 0, or the exit status. */
+static int put_name(struct tar_out *out, int parent, const char *name)
+{
+	int fd = -1, err = 0, status;
+	struct stat st;
+
+	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW))
+		err = -errno;
+	else if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+		err = fd = open_content(parent, name, &st);
+	if (err == -ENOENT) {
+		leave_out(out, ENOENT, out->path, "it went away");
+		return 0;
+	}
+	if (err < 0)
+		return out_fail(-err, out->path, NULL, NULL);
+	if (S_ISSOCK(st.st_mode)) {
+		leave_out(out, 0, out->path, "a socket");
+		return 0;
+	}
+	status = describe(out, parent, name, fd, &st);
+	if (!status && S_ISDIR(st.st_mode) && st.st_dev == out->dev)
+		return put_folder(out, fd);
+	if (fd >= 0)
+		close(fd);
+	return status;
+}
+
 static int finish(struct tar_out *out)
 {
-	int err = out->comment_bytes ? put_comment(out) : 0, status = 0;
+	int err = flush(out);
 
-	if (out->folder)
-		status = put_entry(out, out->folder);
-	if (status)
-		return status;
-	if (archive_write_close(out->tar) < ARCHIVE_WARN)
-		return fail_archive(out->tar, out->top);
-	if (!err)
-		err = flush(out);
 	if (err)
 		return out_fail(-err, out->top, NULL, NULL);
 	return out_done(out->bytes, out->count);
 }
 
-/* Goes to where the archive's names begin. Return: what to archive there, or NULL: *@err. */
-static const char *enter(const char *path, const struct stat *st, int *err)
+/* All that is in the folder, what was left out, the folder. Return: 0, or the exit status. */
+static int put_top(struct tar_out *out, int fd, const struct stat *st)
 {
-	const char *slash = strrchr(path, '/');
-	char *parent;
-	int fd;
+	int err = confine_to(fd), below, status;
 
-	*err = 0;
-	if (S_ISDIR(st->st_mode)) {
-		fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		*err = fd < 0 ? -errno : confine_to(fd);
-		return *err ? NULL : ".";
-	}
-	if (!slash)
-		return path;
-	parent = strndup(path, slash == path ? 1 : (size_t)(slash - path));
-	if (!parent || chdir(parent))
-		*err = -errno;
-	free(parent);
-	return *err ? NULL : slash + 1;
+	if (err)
+		return out_fail(-err, out->top, NULL, NULL);
+	out->dev = st->st_dev;
+	out->path_bytes = 1;
+	memcpy(out->path, ".", 2);
+	below = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (below < 0)
+		return out_fail(errno, out->top, NULL, NULL);
+	status = put_folder(out, below);
+	if (!status && out->comment_bytes && (err = put_comment(out)))
+		status = out_fail(-err, out->top, NULL, NULL);
+	return status ? status : describe(out, fd, ".", fd, st);
+}
+
+static int start(struct tar_out *out)
+{
+	out->disk = archive_read_disk_new();
+	out->tar = archive_write_new();
+	out->links = archive_entry_linkresolver_new();
+	if (!out->disk || !out->tar || !out->links)
+		return out_fail(ENOMEM, out->top, NULL, NULL);
+	archive_read_disk_set_symlink_physical(out->disk);
+	archive_read_disk_set_behavior(out->disk, ARCHIVE_READDISK_NO_FFLAGS);
+	archive_write_set_format_pax(out->tar);
+	archive_entry_linkresolver_set_strategy(out->links, archive_format(out->tar));
+	/* Unbuffered: collect() does that. */
+	archive_write_set_bytes_per_block(out->tar, 0);
+	if (archive_write_open(out->tar, out, NULL, collect_for_archive, NULL) != ARCHIVE_OK)
+		return fail_archive(out->tar, out->top);
+	return 0;
 }
 
 int op_tar_out(char **args)
 {
 	static struct tar_out out;
-	const char *first;
+	const char *slash = strrchr(args[0], '/'), *name = slash ? slash + 1 : args[0];
 	struct stat st;
-	int err;
+	int fd, status;
 
 	out.top = args[0];
-	if (stat(args[0], &st))
+	/* The path that was asked for is followed, nothing below it is. */
+	fd = open(args[0], O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0)
 		return out_fail(errno, args[0], NULL, NULL);
-	first = enter(args[0], &st, &err);
-	if (!first)
-		return out_fail(-err, args[0], NULL, NULL);
-	if (S_ISSOCK(st.st_mode))
-		return out_fail(EINVAL, args[0], NULL, "an archive can't hold a socket");
-	out.top_fd = open(".", O_PATH | O_CLOEXEC);
-	out.disk = archive_read_disk_new();
-	out.tar = archive_write_new();
-	out.links = archive_entry_linkresolver_new();
-	if (!out.disk || !out.tar || !out.links)
-		return out_fail(ENOMEM, args[0], NULL, NULL);
-	/* Hybrid: the path that was asked for is followed, nothing below it is. */
-	archive_read_disk_set_symlink_hybrid(out.disk);
-	archive_read_disk_set_behavior(out.disk, ARCHIVE_READDISK_NO_TRAVERSE_MOUNTS |
-							 ARCHIVE_READDISK_NO_FFLAGS);
-	archive_write_set_format_pax(out.tar);
-	archive_entry_linkresolver_set_strategy(out.links, archive_format(out.tar));
-	/* Unbuffered: collect() does that. */
-	archive_write_set_bytes_per_block(out.tar, 0);
-	if (archive_write_open(out.tar, &out, NULL, collect_for_archive, NULL) != ARCHIVE_OK)
-		return fail_archive(out.tar, args[0]);
-	if (archive_read_disk_open(out.disk, first) != ARCHIVE_OK)
-		return fail_archive(out.disk, args[0]);
+	if (fstat(fd, &st))
+		return out_fail(errno, args[0], NULL, NULL);
+	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+		return out_fail(EINVAL, args[0], NULL, "neither a file nor a folder");
+	status = start(&out);
+	if (status)
+		return status;
 	out_opened(&st, 0, -1);
-	err = put_all(&out);
-	return err ? err : finish(&out);
+	snprintf(out.path, sizeof(out.path), "%s", name);
+	status = S_ISDIR(st.st_mode) ? put_top(&out, fd, &st)
+				     : describe(&out, AT_FDCWD, args[0], fd, &st);
+	if (status)
+		return status;
+	if (archive_write_close(out.tar) < ARCHIVE_WARN)
+		return fail_archive(out.tar, out.top);
+	return finish(&out);
 }

@@ -88,7 +88,7 @@ bool cgroup_saw_oom(const struct cgroup *cg)
 
 bool cgroup_has_spare(const struct shim *shim)
 {
-	return shim->cgroup_fd < 0 || shim->spare.id;
+	return shim->cgroup_fd < 0 || shim->spare.id || shim->spare_failed;
 }
 
 static int cgroup_make(struct shim *shim, struct cgroup *cg)
@@ -203,6 +203,7 @@ int cgroup_setup_guest(struct shim *shim, const char *root)
 
 int cgroup_take(struct shim *shim, struct cgroup *cg)
 {
+	shim->spare_failed = false;
 	if (!shim->spare.id)
 		return cgroup_make(shim, cg);
 	*cg = shim->spare;
@@ -214,9 +215,10 @@ void cgroup_make_spare(struct shim *shim)
 {
 	int ret;
 
-	if (shim->cgroup_fd < 0 || shim->spare.id)
+	if (cgroup_has_spare(shim))
 		return;
 	ret = cgroup_make(shim, &shim->spare);
+	shim->spare_failed = ret != 0;
 	if (ret)
 		shim_log(4, "cannot make a cgroup: %s", strerror(-ret));
 }

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <linux/vm_sockets.h>
 #include <signal.h>
 #include <string.h>
@@ -57,6 +58,17 @@ u64 loop_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (u64)now.tv_sec * 1000000000ull + (u64)now.tv_nsec;
+}
+
+int loop_open(int dir_fd, const char *name, int flags)
+{
+	const struct open_how how = {
+		.flags = (u64)(u32)flags | O_CLOEXEC,
+		.resolve = RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS,
+	};
+	long fd = syscall(SYS_openat2, dir_fd, name, &how, sizeof(how));
+
+	return fd < 0 ? -errno : (int)fd;
 }
 
 static int loop_add(struct shim *shim, int fd, u32 events, u64 key)
@@ -130,6 +142,8 @@ void loop_init(struct shim *shim)
 	shim->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (shim->null_fd < 0)
 		shim_panic("/dev/null: %m");
+	shim->pts_fd = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	shim->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	signals_default();
 	/* SIGPIPE blocked, not ignored: a write still gives EPIPE, and children need no reset. */
 	sigemptyset(&mask);

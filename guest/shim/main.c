@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 
 	shim.epoll_fd = shim.signal_fd = shim.listen_fd = shim.null_fd = -1;
 	shim.thaw_fd = shim.cgroup_fd = shim.scratch_fd = shim.spare.dir_fd = -1;
-	shim.files_fd = -1;
+	shim.files_fd = shim.pts_fd = shim.proc_fd = -1;
 	shim.run_dir = "/run";
 	shim.is_init = getpid() == 1;
 	if (shim.is_init) {

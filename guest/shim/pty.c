@@ -52,9 +52,9 @@ int pty_open(struct shim *shim, struct conn *c)
 {
 	int master, peer, ret;
 
-	master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+	master = loop_open(shim->pts_fd, "ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK);
 	if (master < 0)
-		return -errno;
+		return master;
 	c->fd[SLOT_STDIN] = master;
 	peer = pty_peer(c, master);
 	if (peer < 0)

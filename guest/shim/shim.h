@@ -31,6 +31,8 @@ struct shim {
 	int cgroup_fd;	/* where exec-N are made; -1: process groups instead (tests only) */
 	int scratch_fd; /* root of the scratch file system, for its end; -1: none */
 	int files_fd;	/* thaw-files of the initramfs; -1: none */
+	int pts_fd;	/* /dev/pts and /proc as they were at the start (loop_open()); -1: none */
+	int proc_fd;
 	bool is_init;
 	bool vsock;	     /* listen_fd is AF_VSOCK: only the host may connect */
 	bool exit_when_idle; /* tests: end when the last connection has */
@@ -58,6 +60,7 @@ struct shim {
 	struct rlimit nofile; /* what a command gets that asks for nothing else */
 	u64 pids_default;     /* pids.max of an exec; 0: not set */
 
+	bool spare_failed;   /* not tried again before the next exec */
 	struct cgroup spare; /* made ahead: mkdir of a cgroup is the dearest part of an exec */
 	u32 last_cgroup;
 
@@ -102,6 +105,14 @@ void loop_set_deadline(struct shim *shim, struct conn *c, u32 delay_ms);
 
 /** loop_set_timeout() - the same for c->timeout_ns. */
 void loop_set_timeout(struct shim *shim, struct conn *c, u32 delay_ms);
+
+/**
+ * loop_open() - open a file of the file system that @dir_fd is of, by its name in there. Nothing
+ * that was mounted on it is followed: to open a file that a command serves (FUSE) can take for
+ * ever.
+ * Return: the fd (close-on-exec) or -errno.
+ */
+int __must_check loop_open(int dir_fd, const char *name, int flags);
 
 /** loop_now_ns() - CLOCK_MONOTONIC. */
 u64 loop_now_ns(void);

@@ -283,7 +283,8 @@ static int side_write(struct tunnel *t, int to)
 /* A peer that is gone altogether shows in that a send fails (conn.c says why). */
 static int side_probe(struct side *host)
 {
-	if (!host->probe)
+	/* After our own half-close every send fails; then its end of data tells, too. */
+	if (!host->probe || host->shut)
 		return 0;
 	host->probe = false;
 	if (send(host->fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN)

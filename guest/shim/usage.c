@@ -19,7 +19,7 @@
 /* The first bytes of a file, as a string; "" when there is none. */
 static const char *read_text(int dir_fd, const char *path, char text[TEXT_BYTES])
 {
-	int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+	int fd = loop_open(dir_fd, path, O_RDONLY);
 	ssize_t n = fd < 0 ? 0 : read(fd, text, TEXT_BYTES - 1);
 
 	if (fd >= 0)
@@ -44,13 +44,13 @@ static u64 line_value(const char *text, const char *name)
 }
 
 /* All but idle and waiting, in microseconds. */
-static u64 cpu_usage_us(void)
+static u64 cpu_usage_us(const struct shim *shim)
 {
 	/* Fields of the first line of /proc/stat: user nice system idle iowait irq softirq steal;
 	 * what guests of this machine use is in user already. */
 	enum { IDLE = 3, IOWAIT = 4, STEAL = 7 };
 	char text[TEXT_BYTES];
-	const char *at = read_text(AT_FDCWD, "/proc/stat", text);
+	const char *at = read_text(shim->proc_fd, "stat", text);
 	long hz = sysconf(_SC_CLK_TCK);
 	u64 ticks = 0;
 
@@ -90,7 +90,7 @@ static u32 count_processes(const struct shim *shim)
 void usage_reply(struct shim *shim, struct conn *c)
 {
 	struct shim_usage usage = {
-		.cpu_usage_us = cpu_usage_us(),
+		.cpu_usage_us = cpu_usage_us(shim),
 		.processes = count_processes(shim),
 		.kept_execs = kept_count(shim),
 	};
@@ -100,7 +100,7 @@ void usage_reply(struct shim *shim, struct conn *c)
 
 	if (!clock_gettime(CLOCK_BOOTTIME, &up))
 		usage.uptime_ms = (u64)up.tv_sec * 1000 + (u64)up.tv_nsec / 1000000;
-	(void)read_text(AT_FDCWD, "/proc/meminfo", text);
+	(void)read_text(shim->proc_fd, "meminfo", text);
 	usage.memory_total_bytes = line_value(text, "MemTotal:") * KIB;
 	usage.memory_available_bytes = line_value(text, "MemAvailable:") * KIB;
 	if (!statvfs("/", &fs)) {

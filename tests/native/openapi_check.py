@@ -10,11 +10,13 @@ What was seen is kept (seen()), so that test_zz_openapi.py can tell what no test
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
 import threading
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -250,8 +252,13 @@ def check_ws_text(text: str) -> None:
     )
 
 
-def watch_client() -> None:
-    """From now on every answer that the Python client (package thaw) gets is checked."""
+@contextlib.contextmanager
+def watch_client() -> Iterator[None]:
+    """Meanwhile every answer that the Python client (package thaw) gets is checked."""
     from thaw import _observe
 
     _observe.set_observer(check_response, check_event, check_ws_text)
+    try:
+        yield
+    finally:
+        _observe.set_observer(None, None, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -15,7 +16,9 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import termios
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -286,6 +289,8 @@ def test_detached(cli: Cli, box: str) -> None:
     assert eventually(lambda: cli.ok("logs", box, "--exec", ident[:8]) == "kept\n")
     assert json.loads(cli.ok("exec", "-d", "-o", "json", box, "true"))["argv"] == ["true"]
     assert cli.fails(127, "exec", "-d", box, "nope")
+    assert cli.fails(126, "exec", "-d", box, "/etc/passwd")
+    assert cli.fails(125, "exec", "-d", "-w", "/nowhere", box, "true")
     assert "--exec" in cli.fails(1, "logs", box)
     assert "no command" in cli.fails(1, "logs", box, "--exec", "z")
 
@@ -321,6 +326,17 @@ def test_leaving_a_terminal_and_coming_back(
     back.type(b"\x10again\r")
     back.until(b"again")
     assert back.end() == 5
+
+
+def test_leaving_the_terminal_of_a_run(cli: Cli, terminal: Callable[..., Terminal]) -> None:
+    term = terminal("run", "-it", "debian", "sh", "-c", "echo up; read x; exit 5")
+    term.until(b"up")
+    term.type(b"\x10\x11")
+    said = term.until(b"--exec")
+    assert term.end() == 0
+    (name,) = cli.names()
+    assert f"thaw attach {name} --exec".encode() in said
+    assert cli.json("inspect", name)["auto_remove"]
 
 
 def test_terminal_of_a_sandbox_that_goes(
@@ -501,6 +517,109 @@ def test_cp_keeps_a_large_file_whole(cli: Cli, box: str, tmp_path: Path) -> None
     assert (tmp_path / "copy").read_bytes() == data
     cli.ok("cp", f"{box}:{tmp_path}/copy", "back")
     assert (tmp_path / "back").read_bytes() == data
+
+
+def test_cp_keeps_owners_if_it_is_to(cli: Cli, box: str, tmp_path: Path) -> None:
+    make_tree(tmp_path / "tree")
+    os.chown(tmp_path / "tree/tool", 1234, 1235)
+    (tmp_path / "guest").mkdir()
+
+    def owner(name: str) -> tuple[int, int]:
+        return (tmp_path / name).stat().st_uid, (tmp_path / name).stat().st_gid
+
+    cli.ok("cp", "tree", f"{box}:{tmp_path}/guest/plain")
+    cli.ok("cp", "-a", "tree", f"{box}:{tmp_path}/guest/kept")
+    cli.ok("cp", "-a", "tree/tool", f"{box}:{tmp_path}/guest/one & only")
+    assert owner("guest/plain/tool") == (0, 0)
+    assert owner("guest/kept/tool") == owner("guest/one & only") == (1234, 1235)
+    cli.ok("cp", f"{box}:{tmp_path}/tree", "plain")
+    cli.ok("cp", "-a", f"{box}:{tmp_path}/tree", "kept")
+    cli.ok("cp", "-a", f"{box}:{tmp_path}/tree/tool", "one")
+    assert owner("plain/tool") == (0, 0)
+    assert owner("kept/tool") == owner("one") == (1234, 1235)
+
+
+def hostile_archive(outside: Path) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, link in (
+            ("top/good", ""),
+            ("top/../../up", ""),
+            (f"top/{outside}/absolute", ""),
+            (str(outside / "rooted"), ""),
+            ("top/door", str(outside)),
+            ("top/door/through", ""),
+            ("top/back", "../.."),
+            ("top/back/up", ""),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.type = tarfile.SYMTYPE if link else tarfile.REGTYPE
+            entry.linkname = link
+            entry.size = 0 if link else 4
+            tar.addfile(entry, None if link else io.BytesIO(b"evil"))
+        device = tarfile.TarInfo("top/device")
+        device.type, device.devmajor, device.devminor = tarfile.CHRTYPE, 1, 3
+        tar.addfile(device)
+        root = tarfile.TarInfo("top/root")
+        root.mode, root.uid, root.size = 0o4755, 0, 4
+        tar.addfile(root, io.BytesIO(b"evil"))
+    return data.getvalue()
+
+
+class Impostor:
+    """What a guest could make of thawd's answers at worst: archives of its own making."""
+
+    def __init__(self, path: Path, archive: bytes) -> None:
+        self.archive = archive
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def answer(self, target: str) -> bytes:
+        if "/files/tar" in target:
+            return self.archive
+        return json.dumps(
+            {"type": "directory"} if "/files/stat" in target else {"name": "x"}
+        ).encode()
+
+    def serve(self) -> None:
+        while True:
+            peer, _ = self.listener.accept()
+            head = b""
+            while part := peer.recv(65536):
+                head += part
+                while b"\r\n\r\n" in head:
+                    request, head = head.split(b"\r\n\r\n", 1)
+                    body = self.answer(request.split(b" ")[1].decode())
+                    size = b"Content-Length: %d\r\n\r\n" % len(body)
+                    with contextlib.suppress(OSError):
+                        peer.sendall(b"HTTP/1.1 200 OK\r\n" + size + body)
+            peer.close()
+
+
+@pytest.mark.parametrize("options", [[], ["-a"]])
+def test_cp_of_a_hostile_archive(tmp_path: Path, options: list[str]) -> None:
+    outside, work = tmp_path / "outside", tmp_path / "a/b"
+    outside.mkdir()
+    work.mkdir(parents=True)
+    Impostor(tmp_path / "sock", hostile_archive(outside))
+    proc = subprocess.run(
+        [str(THAW), "cp", *options, "x:/top", "dest"],
+        env={"PATH": os.environ["PATH"], "THAW_SOCKET": str(tmp_path / "sock")},
+        cwd=work,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert proc.returncode == 1, proc
+    assert not list(outside.iterdir()), list(outside.iterdir())
+    assert [path.name for path in work.iterdir()] == ["dest"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+    assert (work / "dest/good").read_bytes() == b"evil"
+    assert not (work / "dest/device").exists()
+    # A mode that gives rights to others comes with -a alone.
+    assert bool((work / "dest/root").stat().st_mode & 0o4000) == bool(options)
 
 
 # Ports

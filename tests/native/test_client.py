@@ -32,9 +32,9 @@ EXAMPLES = TOP / "clients/python/examples"
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Thawd]:
     made = fresh_thawd("default_template = debian")
-    openapi_check.watch_client()
     try:
-        yield made.start()
+        with openapi_check.watch_client():
+            yield made.start()
     finally:
         remove_thawd(made)
 

@@ -75,6 +75,25 @@ def test_both_ways_and_half_closes(server: Server) -> None:
             theirs.close()
 
 
+def test_a_half_close_behind_the_other_loses_nothing(server: Server) -> None:
+    data = os.urandom(1 << 16) * 16
+    with listener() as (listening, port), opened(server, port) as ours:
+        theirs, _ = listening.accept()
+        theirs.shutdown(socket.SHUT_WR)
+        assert ours.recv(1) == b""
+        # More than the buffers between hold: the end comes while some of it is still unread.
+        got = bytearray()
+        sender = threading.Thread(
+            target=lambda: (ours.sendall(data), ours.shutdown(socket.SHUT_WR))  # type: ignore[func-returns-value]
+        )
+        sender.start()
+        while piece := theirs.recv(4096):
+            got += piece
+        sender.join()
+        assert got == data
+        theirs.close()
+
+
 def test_bytes_right_behind_the_request(server: Server) -> None:
     behind = os.urandom(50000)
     with listener() as (listening, port), ask(server, port, behind) as ours:

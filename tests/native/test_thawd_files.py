@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import http.client
 import io
 import json
 import os
@@ -719,3 +720,47 @@ def test_changes_are_audited_and_bytes_counted(box: Box, tree: Path) -> None:
         ("files.write", "ok"), ("files.remove", "ok"), ("files.remove", "ENOENT"),
     ]  # fmt: skip
     assert all(line["sandbox"] == "a" for line in lines)
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other() -> Iterator[Box]:
+    """One that may be stopped."""
+    made = fresh_thawd()
+    try:
+        made.start()
+        made.create("a")
+        yield Box(made)
+    finally:
+        remove_thawd(made)
+
+
+def test_the_machine_goes(other: Box, tree: Path) -> None:
+    os.symlink("/dev/zero", tree / "endless")
+    with (
+        other.watch(path=tree) as watch,
+        other.api.stream("GET", other.target(path=tree / "endless")) as reading,
+    ):
+        events = watch.events()
+        assert next(events).name == "ready"
+        assert reading.read(MIB) == bytes(MIB)
+        (ident,) = other.thawd.machine_ids()
+        other.thawd.kill_machine(ident)
+        last = list(events)[-1]
+        assert (last.name, last.data["error"]["code"]) == ("error", "guest_lost")
+        # Chunked: cut without its last chunk, it can't pass for a whole body.
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            while reading.read(MIB):
+                pass
+
+
+def test_thawd_ends(other: Box, tree: Path) -> None:
+    """A watch holds it up no longer than it must, and its program in the guest ends with it."""
+    with other.watch(path=tree) as watch:
+        events = watch.events()
+        assert next(events).name == "ready"
+        assert other.thawd.stop() == 0
+        assert list(events) == []
+    assert eventually(lambda: not working_on(tree))

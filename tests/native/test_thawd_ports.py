@@ -145,6 +145,10 @@ def shared() -> Iterator[Thawd]:
         made.start()
         made.create("web")
         yield made
+        assert made.stop() == 0
+        said = made.log.read_text()
+        assert "ERROR: " not in said, said  # of a sanitizer
+        assert "runtime error" not in said, said
     finally:
         daemon.remove_thawd(made)
 

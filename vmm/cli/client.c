@@ -274,10 +274,14 @@ static int take_error(struct client *client, unsigned int status)
 	error = json_object_get(body, "error");
 	client->status = status;
 	client_printable(client_string(error, "code"), client->code, sizeof(client->code));
+	error = json_object_get(error, "details");
+	client_printable(client_string(error, "stage"), client->stage, sizeof(client->stage));
+	client_printable(client_string(error, "errno"), client->error_name,
+			 sizeof(client->error_name));
 	if (!client->code[0])
 		snprintf(client->code, sizeof(client->code), "HTTP %u", status);
 	if (!client->quiet && !client->silent)
-		log_api_error(client, error);
+		log_api_error(client, json_object_get(body, "error"));
 	json_decref(body);
 	return -EREMOTEIO;
 }

@@ -23,6 +23,7 @@ struct client {
 	/* Of the last answer that was an error. */
 	unsigned int status;
 	char code[32];
+	char stage[16], error_name[32]; /* of a command that could not be started, else "" */
 	u64 idle_ns; /* client_events() ends, without an error, when nothing came for so long; 0:
 			never */
 	bool quiet;  /* such an answer is not logged */

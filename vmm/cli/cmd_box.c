@@ -195,6 +195,7 @@ static int list_thawd(const struct ps_opts *opts, struct client *client, json_t 
 static int list_local(const struct ps_opts *opts, bool with_thawd, json_t *out)
 {
 	json_t *all = json_array(), *box;
+	char folder[PATH_MAX];
 	struct state state;
 	size_t i;
 	int ret;
@@ -209,8 +210,11 @@ static int list_local(const struct ps_opts *opts, bool with_thawd, json_t *out)
 		json_decref(all);
 		return with_thawd ? 0 : ret;
 	}
-	if (!with_thawd || access(state.root, W_OK) == 0)
-		sandbox_sweep(&state);
+	/* One of the socket's group may not even look. */
+	state_path(&state, "run", NULL, NULL, folder);
+	if (with_thawd && access(folder, R_OK | W_OK | X_OK))
+		goto out;
+	sandbox_sweep(&state);
 	ret = local_list(&state, all);
 	if (ret) {
 		json_decref(all);

@@ -271,7 +271,10 @@ static int top(struct client *client, const char *box, bool json)
 	} else {
 		printf("%7s %7s %6s %-5s %8s %s\n", "PID", "PPID", "UID", "STATE", "RSS KiB",
 		       "COMMAND");
-		json_array_foreach(list, i, one) print_process(one);
+		json_array_foreach(list, i, one)
+		{
+			print_process(one);
+		}
 	}
 	json_decref(list);
 	return ret;

@@ -22,6 +22,8 @@
 
 #define EXEC_PROTOCOL_NAME "thaw-exec/1"
 #define RETRY_MS	   100
+/** Connections that bring nothing and end without a last word. */
+#define IN_VAIN_MAX 3
 /** The guest ends a command by itself; this is for one that does not. */
 #define TIMEOUT_SLACK_NS 5000000000ull
 
@@ -103,6 +105,8 @@ static int follow(struct exec_api *api, const struct exec_request *request,
 	struct exec_io again = *io;
 	u64 stdout_bytes = 0, stderr_bytes = 0;
 	int ret = exec_run(api->client->fd, request, io, result), back;
+	unsigned int in_vain = 0;
+	u64 cursor;
 
 	while (!ret && result->kind == EXEC_LOST && api->id[0]) {
 		if (result->stdin_unsure) {
@@ -119,7 +123,14 @@ static int follow(struct exec_api *api, const struct exec_request *request,
 			return 0;
 		}
 		again.attach = true;
+		cursor = result->cursor;
 		ret = exec_run(api->client->fd, NULL, &again, result);
+		in_vain = result->cursor > cursor ? 0 : in_vain + 1;
+		if (!ret && result->kind == EXEC_LOST && in_vain == IN_VAIN_MAX) {
+			log_err("how the command (%s) ended is not known: thawd has lost it",
+				api->id);
+			return 0;
+		}
 	}
 	result->stdout_bytes += stdout_bytes;
 	result->stderr_bytes += stderr_bytes;

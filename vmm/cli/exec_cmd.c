@@ -94,7 +94,7 @@ static int exec_local(const struct run_opts *opts, u64 start_ns)
 }
 
 int exec_by_thawd(struct client *client, const char *box, const struct run_opts *opts, u64 start_ns,
-		  int signal_fd)
+		  int signal_fd, bool *left)
 {
 	struct exec_api api = {.client = client, .box = box};
 	struct exec_request request;
@@ -109,13 +109,14 @@ int exec_by_thawd(struct client *client, const char *box, const struct run_opts 
 	if (!ret)
 		ret = exec_api_run(&api, &request, &io, &result);
 	tty_restore();
+	*left = !ret && result.kind == EXEC_DETACHED;
 	if (ret == -E2BIG)
 		explain_error(ret);
 	if (ret)
 		return CLI_RUN_FAILED;
 	if (result.kind == EXEC_TIMEOUT)
 		log_err("time-out: the command was killed");
-	if (result.kind == EXEC_DETACHED)
+	if (*left)
 		fprintf(stderr, "detached: thaw attach %s --exec %s\n", box, api.id);
 	return exec_exit_status(&request, &result, &signal_number);
 }
@@ -140,8 +141,9 @@ static int exec_detached(struct client *client, const char *box, const struct ru
 		json_object_set_new(body, "timeout_ms",
 				    json_integer((json_int_t)(opts->timeout_ns / 1000000 + 1)));
 	ret = verb_post(client, box, "exec", body, &answer);
-	if (ret && !strcmp(client->code, "spawn_failed"))
-		return CLI_RUN_NOT_FOUND;
+	if (ret && !strcmp(client->stage, "exec"))
+		return strcmp(client->error_name, "ENOENT") == 0 ? CLI_RUN_NOT_FOUND
+								 : CLI_RUN_NOT_EXECUTABLE;
 	if (ret)
 		return CLI_RUN_FAILED;
 	ret = opts->json ? json_print(answer) : printf("%s\n", client_string(answer, "id"));
@@ -155,6 +157,7 @@ static int exec_somewhere(struct client *client, const struct run_opts *opts, u6
 	char name[CLIENT_NAME_BYTES];
 	json_t *box = NULL;
 	int ret, signal_fd, status;
+	bool left;
 
 	ret = client_find(client, opts->template_name, &box);
 	if (ret == -ENOENT && verb_is_local_id(opts->template_name))
@@ -170,7 +173,7 @@ static int exec_somewhere(struct client *client, const struct run_opts *opts, u6
 	signal_fd = exec_open_signals(opts->tty);
 	if (signal_fd < 0)
 		return CLI_RUN_FAILED;
-	status = exec_by_thawd(client, name, opts, start_ns, signal_fd);
+	status = exec_by_thawd(client, name, opts, start_ns, signal_fd, &left);
 	fd_close(&signal_fd);
 	return status;
 }

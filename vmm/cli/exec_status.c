@@ -50,6 +50,10 @@ static int spawn_error_status(const struct exec_request *request, const struct e
 			strerror(result->error));
 		return CLI_RUN_FAILED;
 	default:
+		if (result->stage == SHIM_STAGE_REQUEST && result->error == ESTALE) {
+			log_err("another client has taken the command over");
+			return CLI_RUN_FAILED;
+		}
 		/* A shim that does not know the extension. */
 		if (request->ext && result->stage == SHIM_STAGE_REQUEST && result->error == EINVAL)
 			log_err("the guest can't do that (a terminal, a time-out): its template is "

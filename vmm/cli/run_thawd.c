@@ -3,7 +3,7 @@
 //
 // One that is for a command alone is removed here when the command has ended. Should this process
 // be killed first, thawd does it: it removes the sandbox when it stops (auto_remove), and stops it
-// when nobody has used it for a minute.
+// when nobody has used it for a minute. That is also what becomes of one whose terminal was left.
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +68,7 @@ int run_by_thawd(struct client *client, const struct run_opts *opts, u64 start_n
 	char name[CLIENT_NAME_BYTES];
 	int status = CLI_RUN_FAILED, signal_fd = -1, ret;
 	json_t *box = NULL;
+	bool left;
 
 	if (opts->detach && check_detached(opts))
 		return CLI_RUN_FAILED;
@@ -89,8 +90,8 @@ int run_by_thawd(struct client *client, const struct run_opts *opts, u64 start_n
 		ret = opts->json ? json_print(box) : printf("%s\n", name);
 		status = ret < 0 || cli_flush() ? CLI_RUN_FAILED : CLI_OK;
 	} else {
-		status = exec_by_thawd(client, name, opts, start_ns, signal_fd);
-		if (removed)
+		status = exec_by_thawd(client, name, opts, start_ns, signal_fd, &left);
+		if (removed && !left)
 			remove_box(client, name);
 	}
 out:

@@ -165,7 +165,7 @@ static json_t *details(const struct files_request *req, const struct files_messa
 /* Bytes of the guest's choice, for a message: a name may hold anything. */
 static void printable(const char *bytes, size_t len_bytes, char *out, size_t room)
 {
-	size_t n = MIN(len_bytes, room - 1);
+	size_t n = bytes ? MIN(len_bytes, room - 1) : 0;
 	json_t *ok = NULL;
 
 	/* Cut between two characters. */

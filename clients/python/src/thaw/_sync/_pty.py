@@ -114,6 +114,7 @@ class PtyHandle:
         self._early = response.upgraded()
         self._messages: list[_ws.Message] = []
         self._on_data = on_data
+        self._kept = b""  # output behind what read_until() gave
         self._result: CommandResult | None = None
         self.id = response.headers.get("x-thaw-exec", "")
         self.pid: int | None = None
@@ -174,6 +175,9 @@ class PtyHandle:
     def read(self, timeout: float | None = None) -> bytes:
         """The next output, b"" when the command has ended. timeout: seconds. Raises Timeout,
         ConnectionLost."""
+        if self._kept:
+            data, self._kept = self._kept, b""
+            return data
         end = None if timeout is None else monotonic() + timeout
         while self._result is None:
             left = None if end is None else end - monotonic()
@@ -200,8 +204,8 @@ class PtyHandle:
         return b""
 
     def read_until(self, text: bytes | str, timeout: float = 30.0) -> bytes:
-        """Output up to where it has TEXT in it, or more. timeout: seconds. Raises Timeout;
-        ConnectionLost if the command ends before."""
+        """Output up to the end of TEXT; what is behind it comes next. timeout: seconds. Raises
+        Timeout; ConnectionLost if the command ends before."""
         wanted = text.encode() if isinstance(text, str) else text
         end = monotonic() + timeout
         found = bytearray()
@@ -210,7 +214,9 @@ class PtyHandle:
             if not data:
                 raise ConnectionLost(f"the command ended and had not printed {wanted!r}")
             found += data
-        return bytes(found)
+        end_at = found.index(wanted) + len(wanted)
+        self._kept = bytes(found[end_at:])
+        return bytes(found[:end_at])
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
