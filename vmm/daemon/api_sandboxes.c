@@ -275,6 +275,8 @@ static void serve_delete(struct thawd *thawd, struct http_req *req)
 		box_put(box);
 		return;
 	}
+	if (box)
+		box_hurry(box);
 	if (box && !box_begin(box)) {
 		ret = box_delete(box, reason, &err);
 		box_done(box);
