@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -600,14 +602,20 @@ def states(thawd: Thawd) -> dict[str, Any]:
     return {box["name"]: box for box in listed}
 
 
+def running_pids(thawd: Thawd) -> set[int]:
+    running = [box["id"] for box in states(thawd).values() if box["state"] == "running"]
+    return {thawd.machine_pid(ident) for ident in running}
+
+
 def check_repaired(thawd: Thawd) -> None:
     """What is said and what is there are the same."""
+    thawd.api.call("DELETE", "/v1/pools/debian")
+    # A machine that was killed a moment ago may not have been noticed yet.
+    assert eventually(lambda: all(map(alive, running_pids(thawd))))
     boxes = states(thawd)
     for box in boxes.values():
         assert box["state"] in ("running", "stopped", "paused", "failed"), box
-    running = {box["id"] for box in boxes.values() if box["state"] == "running"}
-    pids = {thawd.machine_pid(ident) for ident in running}
-    assert all(alive(pid) for pid in pids)
+    pids = running_pids(thawd)
     assert eventually(lambda: set(thawd.machines()) == pids), (thawd.machines(), pids)
     for name, box in boxes.items():
         if box["state"] == "running":
@@ -627,12 +635,14 @@ class Load:
             thread.start()
 
     def work(self, seed: int, number: int) -> None:
-        import random
-
         dice = random.Random(f"{seed}.{number}")
-        verbs = ["create", "create", "exec", "stop", "pause", "resume", "fork", "delete"]
+        verbs = ["create", "create", "exec", "stop", "pause", "resume", "fork", "delete", "crash"]
         while not self.end.is_set():
             name, verb = f"n{dice.randrange(5)}", dice.choice(verbs)
+            if verb == "crash":
+                with contextlib.suppress(OSError, IndexError, ValueError):
+                    os.kill(self.thawd.machine_pid(dice.choice(self.thawd.machine_ids())), 9)
+                continue
             path = f"/v1/sandboxes/{name}"
             calls: dict[str, tuple[str, str, object]] = {
                 "create": ("PUT", path, {}),
@@ -655,12 +665,10 @@ class Load:
 
 
 def test_killed_at_random_instants() -> None:
-    import random
-
     seed = int(os.environ.get("THAW_TEST_SEED", "4"))
     instants = int(os.environ.get("THAW_TEST_INSTANTS", "60"))
     dice = random.Random(seed)
-    thawd = fresh_thawd().start()
+    thawd = fresh_thawd("pools = debian=1").start()
     load = Load(thawd, seed)
     try:
         for i in range(instants):

@@ -114,7 +114,9 @@ static void test_quota(void)
 		CHECK_EQ(quota.of[i].used, 0);
 	quota_init(&quota, 0, 0, 0, 400, 50);
 	CHECK(quota.of[BOX_QUOTA_VCPUS].max >= 4 && quota.of[BOX_QUOTA_MEMORY].max > MIB);
-	CHECK_EQ(quota.of[BOX_QUOTA_SANDBOXES].max, UINT32_MAX);
+	CHECK_EQ(quota.of[BOX_QUOTA_SANDBOXES].max, 0);
+	quota.of[BOX_QUOTA_SANDBOXES].used = UINT64_MAX - 1;
+	CHECK_EQ(quota_take(&quota, 1, 1, why, sizeof(why)), 0);
 }
 
 static void test_pressure(void)

@@ -67,8 +67,10 @@ static int make_clone(struct clone *clone, struct box **out, struct box_error *e
 		box_put(existing);
 		return ret;
 	}
+	pthread_mutex_lock(&box->lock);
 	snprintf(box->parent, sizeof(box->parent), "%s", parent->name);
 	box->forked = true;
+	pthread_mutex_unlock(&box->lock);
 	ret = box_enter(box, BOX_CREATING, err);
 	if (!ret)
 		event_emit(boxes->thawd, "sandbox.created", box->name,

@@ -31,7 +31,7 @@ void quota_init(struct quota *quota, u64 max_sandboxes, u64 max_vcpus, u64 max_m
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
 	*quota = (struct quota){0};
-	quota->of[BOX_QUOTA_SANDBOXES].max = max_sandboxes ? max_sandboxes : UINT32_MAX;
+	quota->of[BOX_QUOTA_SANDBOXES].max = max_sandboxes;
 	quota->of[BOX_QUOTA_VCPUS].max =
 		max_vcpus ? max_vcpus : percent_of(cpus > 0 ? (u64)cpus : 1, cpu_percent);
 	quota->of[BOX_QUOTA_MEMORY].max = max_memory_bytes
@@ -51,7 +51,7 @@ int quota_take(struct quota *quota, u32 vcpus, u64 memory_bytes, char *why, size
 	for (int i = 0; i < BOX_QUOTAS; i++) {
 		const struct box_quota *q = &quota->of[i];
 
-		if (q->used <= q->max && wanted[i] <= q->max - q->used)
+		if (!q->max || (q->used <= q->max && wanted[i] <= q->max - q->used))
 			continue;
 		snprintf(why, why_bytes, "%llu of %llu %s are in use, %llu more are wanted",
 			 (unsigned long long)q->used, (unsigned long long)q->max, names[i],

@@ -10,7 +10,7 @@ struct quota {
 };
 
 /** quota_init() - the settings' maxima; one that is 0 is what the host has times an overcommit
- * factor in percent (sandboxes: no limit). */
+ * factor in percent (sandboxes: no limit, 0). */
 void quota_init(struct quota *quota, u64 max_sandboxes, u64 max_vcpus, u64 max_memory_bytes,
 		u64 cpu_percent, u64 memory_percent);
 
