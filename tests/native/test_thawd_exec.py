@@ -1014,7 +1014,8 @@ def test_a_restart_keeps_terminals_stdin_and_time_outs(own: Thawd) -> None:
 
 
 def test_the_end_of_a_machine_ends_waits(own: Thawd) -> None:
-    ident = detach(own.api, "sleep 1700")
+    ident = detach(own.api, "echo last words; sleep 1700")
+    assert wait_line(own.api, ident, text="words")["matched"]
     with ThreadPoolExecutor() as pool:
         answers = [
             pool.submit(own.api.call, "POST", f"{A}/exec", {"argv": words(["sleep", "1701"])}),
@@ -1026,6 +1027,12 @@ def test_the_end_of_a_machine_ends_waits(own: Thawd) -> None:
         assert answers[1].result().json["lost"]
     answer = own.api.call("POST", f"{A}/exec", {"argv": ["true"]})
     assert (answer.status, answer.code) == (409, "wrong_state")
+    # What it left can be read, by this thawd and the next.
+    for _ in range(2):
+        assert get(own.api, f"/execs/{ident}")["lost"]
+        assert log_of(own.api, ident) == b"last words\n"
+        assert ident in [e["id"] for e in get(own.api, "/execs")["execs"]]
+        own.restart()
 
 
 # --- what is told ---

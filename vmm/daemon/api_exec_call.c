@@ -34,9 +34,17 @@ int exec_call_begin(struct exec_call *call, struct thawd *thawd, struct http_req
 
 int exec_call_begin_read(struct exec_call *call, struct thawd *thawd, struct http_req *req)
 {
-	if (!execs_box_stopped(thawd_execs(thawd), http_param(req, "name")))
+	const char *name = http_param(req, "name");
+	struct box_use running = {0};
+
+	if (!box_use_quiet(thawd, name, &running)) {
+		box_use_end(thawd, &running);
 		return exec_call_begin(call, thawd, req);
-	*call = (struct exec_call){.thawd = thawd, .req = req, .name = http_param(req, "name")};
+	}
+	*call = (struct exec_call){.thawd = thawd, .req = req, .name = name};
+	if (box_use_any(thawd, req, &call->use))
+		return -ENOENT;
+	exec_box_left(thawd, &call->use);
 	return find_exec(call);
 }
 

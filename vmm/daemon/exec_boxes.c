@@ -80,7 +80,8 @@ static void leave_all(struct kept *all)
 	}
 }
 
-int execs_box_begin(struct execs *execs, const struct box_use *use, char **paused_folder)
+int execs_box_begin(struct execs *execs, const struct box_use *use, char **paused_folder,
+		    bool unknown_only)
 {
 	const char *name = box_name(use->box);
 	struct exec_box *box;
@@ -94,9 +95,11 @@ int execs_box_begin(struct execs *execs, const struct box_use *use, char **pause
 	folder = strdup(path);
 	pthread_mutex_lock(&execs->lock);
 	box = execs_box_find(execs, name);
-	if (!box)
+	if (box && unknown_only)
+		ret = -EEXIST;
+	else if (!box)
 		box = box_add_locked(execs, name);
-	if (box && folder) {
+	if (ret != -EEXIST && box && folder) {
 		if (box->paused)
 			*paused_folder = box->folder;
 		else
@@ -113,18 +116,6 @@ int execs_box_begin(struct execs *execs, const struct box_use *use, char **pause
 	free(folder);
 	leave_all(before);
 	return ret;
-}
-
-bool execs_box_stopped(struct execs *execs, const char *name)
-{
-	struct exec_box *box;
-	bool stopped;
-
-	pthread_mutex_lock(&execs->lock);
-	box = execs_box_find(execs, name);
-	stopped = box && !box->running;
-	pthread_mutex_unlock(&execs->lock);
-	return stopped;
 }
 
 void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool paused)

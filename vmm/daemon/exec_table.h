@@ -54,12 +54,17 @@ void kept_log_rest(struct kept *kept);
  * that. Return: a meta object (kept_meta_json()), or NULL. */
 json_t *kept_known(struct execs *execs, const struct kept *kept);
 
-/** execs_box_begin() - @use is the machine of its box from now on. @paused_folder: where the files
- * of the box's execs are if it was paused, to be freed; else NULL. Return: 0 or -ENOMEM. */
+/**
+ * execs_box_begin() - @use is the machine of its box from now on.
+ * @paused_folder: where the files of the box's execs are if it was paused, to be freed; else NULL.
+ * @unknown_only: -EEXIST for a box that is known.
+ * Return: 0 or -ENOMEM.
+ */
 int __must_check execs_box_begin(struct execs *execs, const struct box_use *use,
-				 char **paused_folder);
-/** execs_box_stopped() - a box that is known here, with what its last machine left. */
-bool execs_box_stopped(struct execs *execs, const char *name);
+				 char **paused_folder, bool unknown_only);
+/** exec_box_left() - what a machine that does not run left in its folder is in the table after
+ * this, also if an earlier thawd has seen its end. */
+void exec_box_left(struct thawd *thawd, const struct box_use *use);
 /** execs_box_end() - that machine has gone; @paused: for now. What it left stays until its next
  * machine. */
 void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool paused);
