@@ -151,6 +151,8 @@ void http_conn_begin(struct http_conn *conn);
 void http_conn_cut(struct http_conn *conn);
 /** http_conn_expire() - cut all whose time is up. */
 void http_conn_expire(struct http_listener *listener);
+/** http_conn_busy() - is there a request that is not answered to its end? */
+bool http_conn_busy(struct http_listener *listener);
 /** http_conn_stop() - cut those that serve nothing, tell the others that nothing more is read. */
 void http_conn_stop(struct http_listener *listener, bool all);
 
