@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -253,7 +254,8 @@ void http_drain(struct thawd *thawd)
 			MHD_quiesce_daemon(listener->daemon);
 		if (listener->kind == LISTENER_UNIX)
 			unlink(thawd->conf.socket_path);
-		fd_close(&listener->fd);
+		/* Closed later: MHD's threads may have it in their sets for a moment. */
+		shutdown(listener->fd, SHUT_RDWR);
 		http_conn_stop(listener, false);
 	}
 	done = wait_requests(http, thawd->conf.stop_timeout_ms);

@@ -220,7 +220,8 @@ void http_conn_stop(struct http_listener *listener, bool all)
 		{
 			if (all || state != CONN_BUSY)
 				cut_locked(conn);
-			else if (!conn->cut && !__atomic_load_n(&conn->upgraded, __ATOMIC_RELAXED))
+			else if (!conn->cut && __atomic_load_n(&conn->watched, __ATOMIC_RELAXED) &&
+				 !__atomic_load_n(&conn->upgraded, __ATOMIC_RELAXED))
 				shutdown(conn->fd, SHUT_RD);
 		}
 	}
