@@ -12,8 +12,8 @@
 
 #include "vmm/daemon/exec_end.h"
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
 #include "vmm/daemon/exec_spec.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -77,8 +77,8 @@ static void load_meta(struct found *found, const char *file)
 	json_t *meta;
 	size_t len;
 
-	if (strlen(file) != strlen("exec-.json") + KEPT_ID_CHARS ||
-	    strncmp(file, "exec-", 5) || strcmp(file + 5 + KEPT_ID_CHARS, ".json"))
+	if (strlen(file) != strlen("exec-.json") + KEPT_ID_CHARS || strncmp(file, "exec-", 5) ||
+	    strcmp(file + 5 + KEPT_ID_CHARS, ".json"))
 		return;
 	memcpy(id, file + 5, KEPT_ID_CHARS);
 	if (kept_id_parse(id, raw))

@@ -20,7 +20,7 @@
 
 struct seg_head {
 	u64 magic;
-	u64 base;	   /* output before this file */
+	u64 base;		  /* output before this file */
 	u64 out_bytes, err_bytes; /* the same by stream */
 };
 

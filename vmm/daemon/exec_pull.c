@@ -16,12 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vmm/daemon/exec_end.h"
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
+#include "vmm/daemon/exec_text.h"
 #include "vmm/daemon/notes.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -55,14 +55,6 @@ struct pull {
 	u8 *batch;
 };
 
-static u64 realtime_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (u64)ts.tv_sec * 1000000000u + (u64)ts.tv_nsec;
-}
-
 static void end_lost(struct pull *p, const char *text)
 {
 	p->over = true;
@@ -78,7 +70,7 @@ static void append(struct pull *p, enum exec_stream stream, const u8 *data, size
 	int ret;
 
 	pthread_mutex_lock(&kept->lock);
-	ret = exec_log_append(&kept->log, stream, realtime_ns(), data, len_bytes);
+	ret = exec_log_append(&kept->log, stream, exec_now_ns(), data, len_bytes);
 	if (ret) {
 		/* The command must not hang for want of disk: the gap is told to readers. */
 		exec_log_skip(&kept->log, kept->log.end + len_bytes);
@@ -103,8 +95,7 @@ static int on_output(void *opaque, enum exec_stream stream, const u8 *data, size
 {
 	struct pull *p = opaque;
 
-	if (p->batch_len &&
-	    (stream != p->batch_stream || len_bytes > BATCH_BYTES - p->batch_len))
+	if (p->batch_len && (stream != p->batch_stream || len_bytes > BATCH_BYTES - p->batch_len))
 		flush_batch(p);
 	if (!p->batch)
 		p->batch = malloc(BATCH_BYTES);
@@ -159,7 +150,8 @@ static void on_failed(void *opaque, const struct shim_error *error, const char *
 {
 	struct pull *p = opaque;
 
-	/* No answer to SHIM_ATTACH can be a failure of the command, unless it says how it failed. */
+	/* No answer to SHIM_ATTACH can be a failure of the command, unless it says how it failed.
+	 */
 	if (!p->fresh && error->stage == SHIM_STAGE_REQUEST) {
 		if (error->error == ENOENT && (p->listed || ++p->tries >= UNLISTED_TRIES))
 			end_lost(p, "the guest does not know it");
@@ -300,9 +292,9 @@ static short wait_for(struct pull *p, int fd, short events, u64 until_ns)
 	eventfd_t count;
 
 	if (until_ns)
-		timeout_ms = until_ns <= now_ns ?
-				     0 :
-				     (int)MIN((until_ns - now_ns) / MS_NS + 1, (u64)INT32_MAX);
+		timeout_ms = until_ns <= now_ns
+				     ? 0
+				     : (int)MIN((until_ns - now_ns) / MS_NS + 1, (u64)INT32_MAX);
 	if (poll(fds, 2, timeout_ms) <= 0)
 		return 0;
 	if (fds[1].revents)
@@ -373,21 +365,6 @@ static int stream_step(struct pull *p)
 	return acknowledge(p) ?: ret;
 }
 
-/* A stream to the shim. Return: the fd, -ENODEV: there is no such machine any more, or -errno. */
-static int stream_open(struct kept *kept)
-{
-	struct thawd *thawd = execs_thawd(kept->execs);
-	struct box_use use = {0};
-	int fd;
-
-	fd = box_use_quiet(thawd, kept->box, &use);
-	if (fd)
-		return fd == -ENOENT ? -ENODEV : fd;
-	fd = use.incarnation == kept->incarnation ? box_stream(thawd, &use) : -ENODEV;
-	box_use_end(thawd, &use);
-	return fd;
-}
-
 static int stream_begin(struct pull *p)
 {
 	struct kept *kept = p->kept;
@@ -396,7 +373,7 @@ static int stream_begin(struct pull *p)
 
 	p->stream = -1;
 	if (fd < 0)
-		fd = stream_open(kept);
+		fd = kept_stream(kept);
 	if (fd < 0)
 		return fd;
 	ret = exec_guest_init(&p->g, fd, &ops, p);
@@ -454,7 +431,7 @@ static void *pull_main(void *opaque)
 	if (p->over) {
 		if (p->timed_out)
 			p->end.flags |= SHIM_EXIT_TIMED_OUT;
-		p->end.time_ns = realtime_ns();
+		p->end.time_ns = exec_now_ns();
 		kept_ended(kept, &p->end);
 	}
 	fd_close(&p->stream);
