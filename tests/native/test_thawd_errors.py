@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import openapi_check
@@ -145,3 +146,58 @@ def test_the_file_is_served(daemon: Thawd) -> None:
     wanted = {**openapi_check.document()["info"]}
     del wanted["version"]
     assert served == {**openapi_check.document(), "info": wanted}
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
+def test_a_port_that_nobody_listens_on(daemon: Thawd, method: str) -> None:
+    answer = daemon.api.call(method, "/v1/sandboxes/running/ports/1/x")
+    assert (answer.status, answer.code) == (502, "port_closed")
+
+
+NOBODY = "65534:65534"
+
+
+@pytest.mark.parametrize(
+    ("method", "operation", "body"),
+    [
+        ("GET", "", None),
+        ("PUT", "", None),
+        ("GET", "/stat", None),
+        ("GET", "/list", None),
+        ("GET", "/tar", None),
+        ("PUT", "/tar", None),
+        ("GET", "/watch", None),
+        ("POST", "/mkdir", {"path": "{}/f"}),
+        ("POST", "/rename", {"from": "{}/f", "to": "{}/g"}),
+        ("POST", "/remove", {"path": "{}/f"}),
+        ("POST", "/symlink", {"target": "x", "path": "{}/l"}),
+        ("POST", "/chmod", {"path": "{}/f", "mode": "0777"}),
+        ("POST", "/chown", {"path": "{}/f", "uid": 0, "gid": 0}),
+    ],
+)
+def test_files_of_others(
+    daemon: Thawd, tmp_path: Path, method: str, operation: str, body: dict[str, object] | None
+) -> None:
+    """A folder that only root may look into."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o700)
+    target = f"/v1/sandboxes/running/files{operation}"
+    if body is None:
+        target += f"?user={NOBODY}&path={folder}/d"
+        answer = daemon.api.call(method, target, body=b"" if method == "PUT" else None)
+    else:
+        sent = {k: v.format(folder) if isinstance(v, str) else v for k, v in body.items()}
+        answer = daemon.api.call(method, target, {**sent, "user": NOBODY})
+    assert (answer.status, answer.code) == (403, "file_error")
+    assert answer.json["error"]["details"]["errno"] == "EACCES"
+
+
+def test_templates_are_built_and_removed(daemon: Thawd) -> None:
+    answer = daemon.api.call("POST", "/v1/templates", {"name": "debian", "recipe": "debian"})
+    assert (answer.status, answer.code) == (409, "conflict")
+    request = {"name": "errors-t", "recipe": "debian"}
+    with daemon.api.stream("POST", "/v1/templates", request) as stream:
+        events = list(stream.events())
+    assert events[-1].name == "done", events
+    assert events[-1].data["template"]["name"] == "errors-t"
+    assert daemon.api.call("DELETE", "/v1/templates/errors-t").status == 204
