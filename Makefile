@@ -67,7 +67,7 @@ CLI_SRCS += vmm/cli/exec_status.c vmm/cli/vmmproc_own.c vmm/cli/sandbox.c vmm/cl
 # Commands that ask thawd, and what they share. main.c has the table of all commands: it is no part of the library.
 CLI_SRCS += vmm/cli/client.c vmm/cli/client_more.c vmm/cli/verb.c vmm/cli/spec_opts.c vmm/cli/exec_out.c vmm/cli/exec_api.c vmm/cli/tty.c \
 	vmm/cli/base64.c vmm/cli/run_thawd.c vmm/cli/cmd_life.c vmm/cli/cmd_box.c vmm/cli/cmd_stats.c vmm/cli/cmd_events.c \
-	vmm/cli/cmd_snapshot.c vmm/cli/cmd_logs.c vmm/cli/cmd_cp.c vmm/cli/cp_path.c vmm/cli/cp_tar.c vmm/cli/cmd_forward.c vmm/cli/completion.c
+	vmm/cli/cmd_snapshot.c vmm/cli/cmd_logs.c vmm/cli/cmd_cp.c vmm/cli/cp_path.c vmm/cli/cp_tar.c vmm/cli/cmd_forward.c vmm/cli/cmd_template.c vmm/cli/completion.c
 
 SHIM_SRCS := guest/shim/main.c guest/shim/boot.c guest/shim/mount.c guest/shim/device.c guest/shim/loop.c guest/shim/conn.c \
 	guest/shim/pump.c guest/shim/exec.c guest/shim/spawn.c guest/shim/cgroup.c guest/shim/ckpt.c guest/shim/log.c \
@@ -146,6 +146,7 @@ FUZZERS += fuzz_httpc
 FILES_SRCS := guest/files/main.c guest/files/out.c guest/files/frame.c guest/files/io.c guest/files/node.c guest/files/list.c \
 	guest/files/remove.c guest/files/confine.c guest/files/tar_out.c guest/files/tar_in.c guest/files/watch.c guest/files/watch_tree.c
 LIB_SRCS += guest/files/frame.c
+UNIT_TESTS += test_files_frame
 FUZZ_EXTRA_fuzz_files := guest/files/tar_in.c -larchive
 
 # The tests' vsock driver.

@@ -91,6 +91,11 @@ void http_reply_error(struct http_req *req, unsigned int status, const char *cod
 	json_decref(details);
 }
 
+void http_reply_retry(struct http_req *req, unsigned int after_s, const char *fmt, ...)
+{
+	(void)req, (void)after_s, (void)fmt;
+}
+
 void audit_write(struct thawd *thawd, const struct http_req *req, const char *action,
 		 const char *sandbox, const char *result, json_t *details)
 {
@@ -208,8 +213,12 @@ static char scratch[64] = "/dev/shm/fuzz-files.XXXXXX";
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
 {
-	(void)st, (void)kind, (void)ftw;
-	remove(path);
+	(void)st, (void)ftw;
+	/* remove() would not try rmdir() where unlink() is not allowed. */
+	if (kind == FTW_DP)
+		rmdir(path);
+	else
+		unlink(path);
 	return 0;
 }
 
@@ -248,6 +257,7 @@ static void write_nowhere_else(void)
 	allow(rules, "build/fuzz", attr.handled_access_fs);
 	allow(rules, "tests/fuzz/corpus", attr.handled_access_fs);
 	allow(rules, "/dev", LANDLOCK_ACCESS_FS_WRITE_FILE);
+	allow(rules, "/dev/shm", LANDLOCK_ACCESS_FS_REMOVE_DIR); /* the scratch folder itself */
 	if (!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		syscall(SYS_landlock_restrict_self, rules, 0);
 	close(rules);

@@ -190,7 +190,7 @@ static const char *const bytes_query[] = {"n",	     "chunked", "fail", "stream",
 static const char *const events_query[] = {"sandbox", "since", NULL};
 
 const struct http_route api_core_routes[] = {
-	{HTTP_GET, "/healthz", NULL, HTTP_NO_AUTH, serve_healthz},
+	{HTTP_GET, "/healthz", NULL, HTTP_NO_AUTH | HTTP_RESERVED, serve_healthz},
 	{HTTP_GET, "/v1/events", events_query, 0, events_serve},
 	{HTTP_POST | HTTP_PUT, "/count", NULL, 0, serve_count},
 	{HTTP_POST, "/json", NULL, 0, serve_json},

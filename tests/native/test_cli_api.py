@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -686,6 +687,24 @@ def test_stats_and_top(cli: Cli, box: str) -> None:
     assert any(one["command"].strip() == "sleep 987" for one in cli.json("top", box))
 
 
+def test_stats_live(cli: Cli, box: str, terminal: Callable[..., Terminal]) -> None:
+    term = terminal("stats", "--interval", "50ms")
+    # Processor time is known from the second look on.
+    assert eventually(lambda: re.search(rb"user-123 +[0-9.]+%", term.until(box.encode())))
+    term.process.send_signal(signal.SIGINT)
+    assert term.end() == -signal.SIGINT
+
+
+def test_prune_asks(cli: Cli, terminal: Callable[..., Terminal]) -> None:
+    cli.ok("create", "--name", "idle", "debian")
+    for answer, names in ((b"n\r", ["idle"]), (b"y\r", [])):
+        term = terminal("prune")
+        term.until(b"[y/N]")
+        term.type(answer)
+        assert term.end() == (1 if names else 0)
+        assert cli.names("-a") == names
+
+
 def test_events(cli: Cli, box: str) -> None:
     follow = cli.popen("events", "-f", "-o", "json", "--since", "0", stdout=subprocess.PIPE)
     assert follow.stdout
@@ -707,6 +726,40 @@ def test_pools(cli: Cli) -> None:
     assert "debian" in cli.ok("pool", "ls")
     cli.ok("pool", "rm", "debian")
     assert cli.json("pool", "ls") == []
+
+
+def test_a_user_of_the_socket_alone(cli: Cli, box: str) -> None:
+    """Who is of its group may ask thawd, and may not look into the state folder."""
+    program = cli.daemon.folder / "thaw"
+    shutil.copy(THAW, program)
+    cli.daemon.folder.chmod(0o711)
+    cli.daemon.state.chmod(0o700)
+    Path(cli.daemon.socket).chmod(0o666)
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(program), *args], env=cli.env, cwd="/", user=65534, group=65534,
+            extra_groups=[], capture_output=True, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+
+    assert run("ps", "-q").stdout.split() == [box] and not run("ps").stderr
+    assert run("exec", box, "echo", "hi").stdout == "hi\n"
+    assert run("run", "debian", "echo", "hi").stdout == "hi\n"
+    assert [one["name"] for one in json.loads(run("template", "ls", "-o", "json").stdout)] == [
+        "debian"
+    ]
+    assert "debian" in run("template", "ls").stdout
+    assert json.loads(run("template", "inspect", "debian").stdout)["vcpus"] == 1
+    gone = run("template", "inspect", "gone")
+    assert gone.returncode == 1 and "(not_found)" in gone.stderr
+    built = run("template", "build", "mine", "--recipe", "debian")
+    assert built.returncode == 0 and "snapshot" in built.stderr, built
+    assert run("template", "build", "mine", "--recipe", "debian").returncode == 1
+    assert run("template", "rm", "mine").returncode == 0
+    assert run("template", "build", "x", "--vcpus", "2").returncode == 2
+    Path(cli.daemon.socket).chmod(0o600)
+    shut = run("ps")
+    assert shut.returncode == 1 and "of the group" in shut.stderr
 
 
 def test_version(cli: Cli) -> None:

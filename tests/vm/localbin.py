@@ -15,7 +15,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent.parent
 BUILD = TOP / "build/release"
-NAMES = ("thaw", "thaw-vmm")
+NAMES = ("thaw", "thaw-vmm", "thawd")
 
 
 def local_bin() -> Path:

@@ -9,7 +9,8 @@
 cli_command_fn run_main, create_main, start_main, exec_main, ps_main, stop_main, rm_main, kill_main,
 	wait_main, fork_main, snapshot_main, pause_main, resume_main, cp_main, logs_main,
 	attach_main, inspect_main, stats_main, top_main, forward_main, events_main, prune_main,
-	doctor_main, version_main, completion_main, template_main, pool_main, pool_group_main;
+	doctor_main, version_main, completion_main, template_main, template_group_main, pool_main,
+	pool_group_main;
 cli_command_fn template_build_main, template_record_main, template_list_main, template_inspect_main,
 	template_remove_main, template_verify_main, template_export_main, template_import_main,
 	template_pack_main, template_flatten_main;

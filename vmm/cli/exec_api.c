@@ -110,6 +110,7 @@ static int follow(struct exec_api *api, const struct exec_request *request,
 
 	while (!ret && result->kind == EXEC_LOST && api->id[0]) {
 		if (result->stdin_unsure) {
+			tty_restore();
 			log_err("thawd went away while input was sent, some of which may be lost: "
 				"the command (%s) may go on in sandbox %s",
 				api->id, api->box);
@@ -119,6 +120,7 @@ static int follow(struct exec_api *api, const struct exec_request *request,
 		stderr_bytes += result->stderr_bytes;
 		back = come_back(api, io, result->cursor);
 		if (back) {
+			tty_restore();
 			explain_lost(api, back);
 			return 0;
 		}
@@ -127,6 +129,7 @@ static int follow(struct exec_api *api, const struct exec_request *request,
 		ret = exec_run(api->client->fd, NULL, &again, result);
 		in_vain = result->cursor > cursor ? 0 : in_vain + 1;
 		if (!ret && result->kind == EXEC_LOST && in_vain == IN_VAIN_MAX) {
+			tty_restore();
 			log_err("how the command (%s) ended is not known: thawd has lost it",
 				api->id);
 			return 0;

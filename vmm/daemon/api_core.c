@@ -93,17 +93,17 @@ static void serve_info(struct thawd *thawd, struct http_req *req)
 				  text_json(conf->default_template), "jail", (int)conf->jail,
 				  "preview_domain", text_json(conf->preview_domain), "cpus",
 				  (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_total_bytes",
-				  (json_int_t)(info.totalram * info.mem_unit), "quotas", quota));
+				  (json_int_t)info.totalram * info.mem_unit, "quotas", quota));
 }
 
 static const char *const events_query[] = {"sandbox", "since", NULL};
 
 const struct http_route api_core_routes[] = {
-	{HTTP_GET, "/healthz", NULL, HTTP_NO_AUTH, serve_healthz},
-	{HTTP_GET, "/version", NULL, 0, serve_version},
-	{HTTP_GET, "/metrics", NULL, 0, serve_metrics},
+	{HTTP_GET, "/healthz", NULL, HTTP_NO_AUTH | HTTP_RESERVED, serve_healthz},
+	{HTTP_GET, "/version", NULL, HTTP_RESERVED, serve_version},
+	{HTTP_GET, "/metrics", NULL, HTTP_RESERVED, serve_metrics},
 	{HTTP_GET, "/openapi.json", NULL, 0, serve_openapi},
-	{HTTP_GET, "/v1/info", NULL, 0, serve_info},
+	{HTTP_GET, "/v1/info", NULL, HTTP_RESERVED, serve_info},
 	{HTTP_GET, "/v1/events", events_query, 0, events_serve},
 	{0, NULL, NULL, 0, NULL},
 };

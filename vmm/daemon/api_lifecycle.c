@@ -101,7 +101,11 @@ static void end(struct thawd *thawd, struct http_req *req, bool graceful)
 	int ret;
 
 	if (!body || api_text(req, body, "reason", REASON_MAX, &reason) ||
-	    api_number(req, body, "grace_ms", 0, GRACE_MAX_MS, &grace_ms) || api_busy(box, req))
+	    api_number(req, body, "grace_ms", 0, GRACE_MAX_MS, &grace_ms))
+		goto out;
+	if (!graceful || !grace_ms)
+		box_hurry(box);
+	if (api_busy(box, req))
 		goto out;
 	box_stop_fill(&stop, graceful ? BOX_STOP_ASKED : BOX_DESTROYED, -1, reason);
 	ret = box_stop(box, &stop, graceful && grace_ms, (u32)grace_ms, &err);

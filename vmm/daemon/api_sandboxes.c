@@ -275,6 +275,8 @@ static void serve_delete(struct thawd *thawd, struct http_req *req)
 		box_put(box);
 		return;
 	}
+	if (box)
+		box_hurry(box);
 	if (box && !box_begin(box)) {
 		ret = box_delete(box, reason, &err);
 		box_done(box);
@@ -374,15 +376,15 @@ static const char *const wait_query[] = {"timeout_ms", NULL};
 #define BOX "/v1/sandboxes/{name}"
 
 const struct http_route api_sandbox_routes[] = {
-	{HTTP_GET, "/v1/sandboxes", list_query, 0, serve_list},
+	{HTTP_GET, "/v1/sandboxes", list_query, HTTP_RESERVED, serve_list},
 	{HTTP_POST, "/v1/sandboxes", NULL, 0, serve_post},
-	{HTTP_GET, BOX, NULL, 0, serve_get},
+	{HTTP_GET, BOX, NULL, HTTP_RESERVED, serve_get},
 	{HTTP_PUT, BOX, NULL, 0, serve_put},
 	{HTTP_PATCH, BOX, NULL, 0, serve_patch},
-	{HTTP_DELETE, BOX, delete_query, 0, serve_delete},
+	{HTTP_DELETE, BOX, delete_query, HTTP_RESERVED, serve_delete},
 	{HTTP_POST, BOX "/start", NULL, 0, api_start},
 	{HTTP_POST, BOX "/stop", NULL, 0, api_stop},
-	{HTTP_POST, BOX "/destroy", NULL, 0, api_destroy},
+	{HTTP_POST, BOX "/destroy", NULL, HTTP_RESERVED, api_destroy},
 	{HTTP_POST, BOX "/signal", NULL, 0, api_signal},
 	{HTTP_POST, BOX "/touch", NULL, 0, api_touch},
 	{HTTP_POST, BOX "/pause", NULL, 0, api_pause},

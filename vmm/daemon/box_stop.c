@@ -301,6 +301,14 @@ int box_delete(struct box *box, const char *message, struct box_error *err)
 	return 0;
 }
 
+void box_hurry(struct box *box)
+{
+	pthread_mutex_lock(&box->lock);
+	if (box->state == BOX_STOPPING && box->pid_fd >= 0)
+		(void)syscall(SYS_pidfd_send_signal, box->pid_fd, SIGKILL, NULL, 0);
+	pthread_mutex_unlock(&box->lock);
+}
+
 void box_stop_later(struct box *box, enum box_reason reason, int exit_code, u64 incarnation)
 {
 	pthread_mutex_lock(&box->lock);

@@ -282,24 +282,29 @@ int conf_parse(struct conf *conf, const char *text, size_t len_bytes, char *why,
 	return ret;
 }
 
+static bool is_set(const char *text)
+{
+	return text && *text;
+}
+
 int conf_check(const struct conf *conf, char *why, size_t why_bytes)
 {
-	if (*conf->listen && !*conf->token_file) {
+	if (is_set(conf->listen) && !is_set(conf->token_file)) {
 		say(why, why_bytes,
 		    "listen is set without token_file: whoever reaches the port could do all; "
 		    "set token_file, or remove listen");
 		return -EINVAL;
 	}
-	if (!*conf->tls_cert != !*conf->tls_key) {
+	if (!is_set(conf->tls_cert) != !is_set(conf->tls_key)) {
 		say(why, why_bytes, "tls_cert and tls_key go together; set both or none");
 		return -EINVAL;
 	}
-	if (!*conf->preview_tls_cert != !*conf->preview_tls_key) {
+	if (!is_set(conf->preview_tls_cert) != !is_set(conf->preview_tls_key)) {
 		say(why, why_bytes,
 		    "preview_tls_cert and preview_tls_key go together; set both or none");
 		return -EINVAL;
 	}
-	if (!*conf->preview_listen != !*conf->preview_domain) {
+	if (!is_set(conf->preview_listen) != !is_set(conf->preview_domain)) {
 		say(why, why_bytes,
 		    "preview_listen and preview_domain go together; set both or none");
 		return -EINVAL;

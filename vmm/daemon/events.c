@@ -82,7 +82,9 @@ void event_emit(struct thawd *thawd, const char *type, const char *sandbox, json
 	event_clear(slot);
 	*slot = event;
 	LIST_FOREACH(reader, &notes->readers, link)
-	eventfd_write(reader->fd, 1);
+	{
+		eventfd_write(reader->fd, 1);
+	}
 	pthread_mutex_unlock(&notes->events_lock);
 }
 

@@ -36,6 +36,7 @@ enum http_method {
 enum http_route_flags {
 	HTTP_NO_AUTH = 1u << 0,	  /* answered without a token on TCP, too */
 	HTTP_RAW_QUERY = 1u << 1, /* query parameters are not checked against route->query */
+	HTTP_RESERVED = 1u << 2,  /* does not wait for others: a part of max_requests is for it */
 };
 
 /**

@@ -163,6 +163,18 @@ void http_conn_set(struct http_conn *conn, enum http_conn_state state)
 		http_conn_cut(conn);
 }
 
+void http_conn_begin(struct http_conn *conn)
+{
+	struct http_listener *listener = conn->listener;
+
+	pthread_mutex_lock(&listener->lock);
+	if (conn->state == CONN_IDLE && !conn->cut) {
+		TAILQ_REMOVE(&listener->lists[CONN_IDLE], conn, link);
+		list_into(conn, CONN_FRESH);
+	}
+	pthread_mutex_unlock(&listener->lock);
+}
+
 void http_conn_cut(struct http_conn *conn)
 {
 	pthread_mutex_lock(&conn->listener->lock);
@@ -189,16 +201,14 @@ void http_conn_stop(struct http_listener *listener, bool all)
 	struct http_conn *conn;
 
 	pthread_mutex_lock(&listener->lock);
-	TAILQ_FOREACH(conn, &listener->lists[CONN_FRESH], link)
-	cut_locked(conn);
-	TAILQ_FOREACH(conn, &listener->lists[CONN_IDLE], link)
-	cut_locked(conn);
-	TAILQ_FOREACH(conn, &listener->lists[CONN_BUSY], link)
-	{
-		if (all)
-			cut_locked(conn);
-		else if (!conn->cut && !__atomic_load_n(&conn->upgraded, __ATOMIC_RELAXED))
-			shutdown(conn->fd, SHUT_RD);
+	for (size_t state = 0; state < ARRAY_SIZE(listener->lists); state++) {
+		TAILQ_FOREACH(conn, &listener->lists[state], link)
+		{
+			if (all || state != CONN_BUSY)
+				cut_locked(conn);
+			else if (!conn->cut && !__atomic_load_n(&conn->upgraded, __ATOMIC_RELAXED))
+				shutdown(conn->fd, SHUT_RD);
+		}
 	}
 	pthread_mutex_unlock(&listener->lock);
 }

@@ -79,7 +79,7 @@ struct http {
 	bool stopping; /* atomic */
 	pthread_mutex_t work_lock;
 	pthread_cond_t work_wake, work_done;
-	TAILQ_HEAD(, http_req) queue;
+	TAILQ_HEAD(http_queue, http_req) queue;
 	unsigned int queued, idle, workers;
 	bool ending;	/* guarded by work_lock: no more work */
 	u64 answers[6]; /* atomic; by first digit of the status */
@@ -144,6 +144,9 @@ void http_conn_notify(void *opaque, struct MHD_Connection *mhd, void **context,
 		      enum MHD_ConnectionNotificationCode code);
 /** http_conn_set() - another state; its time-out begins. */
 void http_conn_set(struct http_conn *conn, enum http_conn_state state);
+/** http_conn_begin() - a request begins: of a fresh connection the time for its headers began with
+ * it, of one that was idle it does now. */
+void http_conn_begin(struct http_conn *conn);
 /** http_conn_cut() - shut it down, now; MHD sees that. Any thread, while @conn is valid. */
 void http_conn_cut(struct http_conn *conn);
 /** http_conn_expire() - cut all whose time is up. */

@@ -103,7 +103,7 @@ static int split_address(const char *address, char *host, size_t host_bytes, cha
 		return -EINVAL;
 	memcpy(host, address, len);
 	host[len] = '\0';
-	strcpy(port, colon + 1);
+	memcpy(port, colon + 1, strlen(colon + 1) + 1);
 	return 0;
 }
 

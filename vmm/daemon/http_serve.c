@@ -50,9 +50,7 @@ void *http_serve_target(void *opaque, const char *uri, struct MHD_Connection *mh
 
 	if (!conn)
 		return NULL;
-	/* Of a fresh connection the time began with it; of one that was idle it does now. */
-	if (conn->state == CONN_IDLE)
-		http_conn_set(conn, CONN_FRESH);
+	http_conn_begin(conn);
 	return http_req_new(opaque, mhd, uri);
 }
 
@@ -236,7 +234,7 @@ static int find_route(struct http_req *req)
 			"thawd's token_file");
 		return -EINVAL;
 	}
-	if (!ret)
+	if (req->route)
 		return check_query(req);
 	if (ret == -ENOENT)
 		http_reply_error(req, 404, "not_found",

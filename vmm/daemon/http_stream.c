@@ -50,6 +50,10 @@ void http_stream_begin(struct http_req *req, unsigned int status, const char *ty
 		MHD_create_response_from_callback(len_bytes < 0 ? MHD_SIZE_UNKNOWN : (u64)len_bytes,
 						  32 * KIB, stream_take, req, stream_free);
 	BUG_ON(!response);
+	/* MHD 0.9.75 ends a chunked body that a HEAD does not have: not chunked then, and the
+	 * connection is closed. */
+	if (req->is_head && len_bytes < 0)
+		MHD_set_response_options(response, MHD_RF_HTTP_1_0_COMPATIBLE_STRICT, MHD_RO_END);
 	req->streaming = true;
 	req->stream_left = len_bytes;
 	if (type)

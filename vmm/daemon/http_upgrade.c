@@ -109,6 +109,7 @@ static int relay_start(int *fd, u8 **early, size_t early_bytes)
 	struct relay *relay = calloc(1, sizeof(*relay));
 	int pair[2] = {-1, -1}, ret = 0;
 	pthread_attr_t attr;
+	pthread_t thread;
 
 	if (!relay)
 		return -ENOMEM;
@@ -127,20 +128,19 @@ static int relay_start(int *fd, u8 **early, size_t early_bytes)
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, PUMP_STACK_BYTES);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	for (unsigned int i = 0; i < 2; i++) {
-		pthread_t thread;
-		int failed =
-			ret ? ret : -pthread_create(&thread, &attr, pump_main, &relay->pumps[i]);
-
-		if (failed) {
-			ret = failed;
+	ret = -pthread_create(&thread, &attr, pump_main, &relay->pumps[0]);
+	if (ret) {
+		relay->refs = 1;
+	} else {
+		ret = -pthread_create(&thread, &attr, pump_main, &relay->pumps[1]);
+		if (ret) /* the first one ends by this */
 			shutdown(pair[1], SHUT_RDWR);
-			relay_put(relay);
-		}
 	}
 	pthread_attr_destroy(&attr);
-	if (ret)
+	if (ret) {
+		relay_put(relay);
 		fd_close(&pair[0]);
+	}
 	return ret ? ret : pair[0];
 }
 

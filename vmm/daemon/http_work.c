@@ -11,7 +11,8 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-#define IDLE_S 10
+#define IDLE_S	      10
+#define RESERVED_PART 4 /* of max_requests: for those that do not wait, see HTTP_RESERVED */
 
 /** finish() - what a handler has left undone. */
 static void finish(struct http_req *req)
@@ -90,10 +91,13 @@ static int spawn(struct http *http)
 int http_work_submit(struct http_req *req)
 {
 	struct http *http = req->http;
+	u64 max = http->thawd->conf.max_requests;
 	int ret = 0;
 
+	if (!(req->route->flags & HTTP_RESERVED) && req->listener->kind != LISTENER_PREVIEW)
+		max -= max / RESERVED_PART;
 	pthread_mutex_lock(&http->work_lock);
-	if (req->listener->requests >= http->thawd->conf.max_requests || http->ending)
+	if (req->listener->requests >= max || http->ending)
 		ret = -EAGAIN;
 	if (!ret && http->queued >= http->idle) {
 		ret = spawn(http);

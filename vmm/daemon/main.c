@@ -7,7 +7,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vmm/cli/cli.h"
@@ -17,7 +19,9 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-#define TICK_MS 500
+#define TICK_MS	     500
+#define LOCK_WAIT_MS 2000 /* for a thawd that was killed to be gone */
+#define LOCK_STEP_MS 50
 
 struct options {
 	const char *config, *socket;
@@ -61,6 +65,31 @@ static int load_conf(struct thawd *thawd, const struct options *options)
 	return ret;
 }
 
+/** lock_state() - two thawds of one state folder would end each other's machines. */
+static int lock_state(struct thawd *thawd)
+{
+	char path[PATH_MAX];
+	int fd, ret;
+
+	state_path(&thawd->state, "thawd.lock", NULL, NULL, path);
+	fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	ret = fd < 0 ? -errno : flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+	for (int ms = 0; ret == -EWOULDBLOCK && ms < LOCK_WAIT_MS; ms += LOCK_STEP_MS) {
+		nanosleep(&(struct timespec){.tv_nsec = LOCK_STEP_MS * 1000000}, NULL);
+		ret = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+	}
+	if (!ret) {
+		thawd->state_lock_fd = fd;
+		return 0;
+	}
+	log_err("%s: %s", path,
+		ret == -EWOULDBLOCK ? "another thawd serves this state folder: end it, or give "
+				      "this one its own (setting state_folder)"
+				    : strerror(-ret));
+	fd_close(&fd);
+	return ret;
+}
+
 static int prepare_state(struct thawd *thawd)
 {
 	int ret;
@@ -68,7 +97,8 @@ static int prepare_state(struct thawd *thawd)
 	if (*thawd->conf.state_folder && setenv("THAW_STATE", thawd->conf.state_folder, 1) < 0)
 		return -errno;
 	ret = state_init(&thawd->state);
-	return ret ? ret : state_make(&thawd->state);
+	ret = ret ? ret : state_make(&thawd->state);
+	return ret ? ret : lock_state(thawd);
 }
 
 static const struct part {

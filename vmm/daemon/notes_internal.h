@@ -31,7 +31,7 @@ struct notes {
 	pthread_mutex_t events_lock;
 	struct event *ring; /* of ring_size; event id is at id % ring_size */
 	u64 ring_size, first_id, next_id;
-	LIST_HEAD(, event_reader) readers;
+	LIST_HEAD(event_readers, event_reader) readers;
 	/* audit */
 	pthread_mutex_t audit_lock;
 	int audit_fd;

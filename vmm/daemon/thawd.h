@@ -20,6 +20,7 @@ struct thawd {
 	struct conf conf;      /* constant after the start, but for what conf_reload() may change */
 	const char *conf_path; /* where it was read; to be read again at SIGHUP */
 	struct state state;    /* the state folder */
+	int state_lock_fd;     /* held: no other thawd has it; 0: none */
 	u64 start_ns;	       /* CLOCK_MONOTONIC */
 	struct notes *notes;   /* events, audit log, metrics */
 	struct http *http;     /* listeners, connections, workers */
