@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from daemon import (
     THAWD,
+    TOP,
     Thawd,
     alive,
     eventually,
@@ -21,6 +22,8 @@ from daemon import (
 
 pytestmark = needs_thawd
 __all__ = ["thawd"]
+
+LYING_SHIM = TOP / "tests/native/lying_shim.py"
 
 
 def test_one_thawd_for_each_state_folder(thawd: Thawd) -> None:
@@ -77,3 +80,28 @@ def test_readers_that_wait_leave_room(thawd: Thawd) -> None:
         answer = thawd.api.call("POST", "/v1/sandboxes/a/exec", {"argv": ["true"]})
         assert answer.status == 503 and "Retry-After".lower() in answer.headers
         assert thawd.api.call("DELETE", "/v1/sandboxes/a").status == 204
+
+
+def test_a_guest_that_never_answers() -> None:
+    """Every call comes to its end, though its client stays."""
+    made = fresh_thawd("guest_timeout = 200ms", THAW_FAKE_SHIM=str(LYING_SHIM))
+    try:
+        made.start()
+        made.create("a")
+        call = made.api.call
+        for spec in {}, {"detach": True}, {"timeout_ms": 600000}:
+            answer = call("POST", "/v1/sandboxes/a/exec", {"argv": ["stuck"], **spec})
+            assert (answer.status, answer.code) == (502, "guest_lost"), spec
+            assert "does not answer" in answer.json["error"]["message"]
+        files = "/v1/sandboxes/a/files"
+        for method, target, value in (
+            ("GET", f"{files}?path=/lie/stuck", None),
+            ("GET", f"{files}/watch?path=/lie/stuck", None),
+            ("POST", f"{files}/mkdir", {"path": "/lie/stuck"}),
+        ):
+            answer = call(method, target, value)
+            assert (answer.status, answer.code) == (502, "guest_lost"), target
+        answer = call("PUT", f"{files}?path=/lie/stuck", body=bytes(1 << 20))
+        assert (answer.status, answer.code) == (502, "guest_lost")
+    finally:
+        remove_thawd(made)
