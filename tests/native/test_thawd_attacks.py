@@ -105,3 +105,34 @@ def test_a_guest_that_never_answers() -> None:
         assert (answer.status, answer.code) == (502, "guest_lost")
     finally:
         remove_thawd(made)
+
+
+def test_exec_while_it_starts(thawd: Thawd) -> None:
+    """Whoever comes as it begins to run waits for it, and is not told that it is gone."""
+    statuses = set()
+    for i in range(5):
+        target = f"/v1/sandboxes/a{i}"
+        with ThreadPoolExecutor(4) as pool:
+            created = pool.submit(thawd.api.call, "PUT", target, {"entrypoint": ["sleep", "60"]})
+            while not created.done():
+                answers = pool.map(
+                    lambda _, target=target: thawd.api.call(
+                        "POST", f"{target}/exec", {"argv": ["true"]}
+                    ),
+                    range(3),
+                )
+                statuses |= {answer.status for answer in answers}
+    assert statuses <= {200, 404}
+
+
+def test_one_snapshot_of_a_name(thawd: Thawd) -> None:
+    for name in "abcd":
+        thawd.create(name)
+    with ThreadPoolExecutor() as pool:
+        answers = pool.map(
+            lambda box: thawd.api.call("POST", f"/v1/sandboxes/{box}/snapshots", {"name": "s"}),
+            "abcd",
+        )
+        statuses = sorted(answer.status for answer in answers)
+    assert statuses == [201, 409, 409, 409]
+    assert len(thawd.api.call("GET", "/v1/snapshots").json["snapshots"]) == 1
