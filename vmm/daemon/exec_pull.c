@@ -435,8 +435,9 @@ static void pull(struct pull *p)
 		exec_guest_destroy(&p->g);
 		if (must_leave(p))
 			break;
-		(void)wait_for(p, -1, 0, soonest(clock_now_ns() + wait_ms * MS_NS,
-					     soonest(p->lost_ns, p->start_by_ns)));
+		(void)wait_for(p, -1, 0,
+			       soonest(clock_now_ns() + wait_ms * MS_NS,
+				       soonest(p->lost_ns, p->start_by_ns)));
 		(void)check_deadlines(p, clock_now_ns());
 		wait_ms = MIN(wait_ms * 2, 2000ull);
 	}
