@@ -100,6 +100,7 @@ class Thawd:
             "THAW_VMM": str(MACHINE),
             "THAW_GUEST_DIR": str(self.guest),
             "THAW_FAKE_FILE": str(self.misbehave),
+            **{name: text for name, text in os.environ.items() if name.endswith("SAN_OPTIONS")},
             **env,
         }
 

@@ -224,7 +224,9 @@ def test_entrypoint(thawd: Thawd) -> None:
     assert not answer["running"]
     assert answer["stop"]["reason"] == "exited" and answer["stop"]["exit_code"] == 7
     box = thawd.inspect("a")
-    assert box["state"] == "stopped" and box["entrypoint_exec"]
+    assert box["state"] == "stopped"
+    logs = f"/v1/sandboxes/a/execs/{box['entrypoint_exec']}/logs"
+    assert thawd.api.call("GET", logs).status == 200
     box = thawd.create("b", entrypoint=["sleep", "1000"])
     assert box["entrypoint_exec"]
     assert thawd.api.call("GET", "/v1/sandboxes/b/wait?timeout_ms=1").json["running"]

@@ -209,7 +209,9 @@ static void finish(struct box *box)
 	box_set_state(box, failed ? BOX_FAILED : BOX_STOPPED);
 	if (box_save(box))
 		log_warn("sandbox '%s': that it stopped is not written down", box->name);
-	super_sweep(box->boxes);
+	/* A sweep looks at all sandboxes: only for what it could find. */
+	if (sandbox_is_snap(box->from))
+		super_sweep(box->boxes);
 	if (box->spec.auto_remove || box->deleting)
 		box_remove(box);
 }

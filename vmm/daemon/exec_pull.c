@@ -23,6 +23,7 @@
 #include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/exec_text.h"
 #include "vmm/daemon/notes.h"
+#include "vmm/daemon/thawd.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -45,6 +46,7 @@ struct pull {
 	bool listed;
 	int tries;
 	u64 acked;
+	u64 start_by_ns; /* the guest has begun with it by then */
 	u64 deadline_ns; /* thawd kills then; 0: never */
 	u64 lost_ns;	 /* thawd gives up then; 0: never */
 	bool timed_out;
@@ -259,8 +261,26 @@ static bool may_pull(struct kept *kept, u64 now_ns)
 
 /* --- the loop --- */
 
+/* A guest that is stuck. Should it wake up, it finds both requests. */
+static void check_start(struct pull *p)
+{
+	enum kept_state state;
+
+	p->start_by_ns = 0;
+	pthread_mutex_lock(&p->kept->lock);
+	state = p->kept->state;
+	pthread_mutex_unlock(&p->kept->lock);
+	if (state != KEPT_STARTING)
+		return;
+	if (p->g.fd >= 0 && !exec_guest_put(&p->g, SHIM_KILL, NULL, 0))
+		(void)!exec_guest_send(&p->g);
+	end_lost(p, "the guest does not answer");
+}
+
 static int check_deadlines(struct pull *p, u64 now_ns)
 {
+	if (p->start_by_ns && now_ns >= p->start_by_ns)
+		check_start(p);
 	if (p->deadline_ns && now_ns >= p->deadline_ns) {
 		p->deadline_ns = 0;
 		p->lost_ns = now_ns + KILL_WAIT_MS * MS_NS;
@@ -340,7 +360,7 @@ static int stream_step(struct pull *p)
 	pthread_mutex_lock(&kept->lock);
 	ret = send_requests(p);
 	kept->blocked = !may_pull(kept, now_ns);
-	until_ns = soonest(p->deadline_ns, p->lost_ns);
+	until_ns = soonest(soonest(p->deadline_ns, p->lost_ns), p->start_by_ns);
 	if (kept->blocked && kept->hold_until_ns > now_ns)
 		until_ns = soonest(until_ns, kept->hold_until_ns);
 	if (!kept->blocked)
@@ -415,7 +435,9 @@ static void pull(struct pull *p)
 		exec_guest_destroy(&p->g);
 		if (must_leave(p))
 			break;
-		(void)wait_for(p, -1, 0, soonest(clock_now_ns() + wait_ms * MS_NS, p->lost_ns));
+		(void)wait_for(p, -1, 0,
+			       soonest(clock_now_ns() + wait_ms * MS_NS,
+				       soonest(p->lost_ns, p->start_by_ns)));
 		(void)check_deadlines(p, clock_now_ns());
 		wait_ms = MIN(wait_ms * 2, 2000ull);
 	}
@@ -463,6 +485,7 @@ int kept_pull_start(struct kept *kept, const u8 *payload, size_t payload_bytes, 
 		memcpy(p->payload, payload, payload_bytes);
 		p->payload_bytes = payload_bytes;
 	}
+	p->start_by_ns = clock_now_ns() + execs_thawd(kept->execs)->conf.guest_timeout_ms * MS_NS;
 	if (kept->timeout_ms)
 		p->deadline_ns =
 			clock_now_ns() + ((u64)kept->timeout_ms + DEADLINE_LATE_MS) * MS_NS;
