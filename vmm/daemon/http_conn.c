@@ -202,10 +202,9 @@ bool http_conn_busy(struct http_listener *listener)
 	bool busy = false;
 
 	pthread_mutex_lock(&listener->lock);
-	TAILQ_FOREACH(conn, &listener->lists[CONN_BUSY], link)
-	{
-		busy |= !conn->cut;
-	}
+	for (conn = TAILQ_FIRST(&listener->lists[CONN_BUSY]); conn && !busy;
+	     conn = TAILQ_NEXT(conn, link))
+		busy = !conn->cut;
 	pthread_mutex_unlock(&listener->lock);
 	return busy;
 }
