@@ -39,6 +39,8 @@ static int collect_add(struct collect *c, enum exec_stream stream, size_t len_by
 
 	if (take < len_bytes)
 		c->truncated = true;
+	if (!take)
+		return 0;
 	if (need > c->room[stream]) {
 		size_t room = (size_t)MIN(MAX((u64)need, (u64)c->room[stream] * 2), c->max_bytes);
 
