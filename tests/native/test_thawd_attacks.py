@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from daemon import (
+    THAW,
     THAWD,
     TOP,
     Thawd,
@@ -136,3 +138,34 @@ def test_one_snapshot_of_a_name(thawd: Thawd) -> None:
         statuses = sorted(answer.status for answer in answers)
     assert statuses == [201, 409, 409, 409]
     assert len(thawd.api.call("GET", "/v1/snapshots").json["snapshots"]) == 1
+
+
+def test_cp_out_follows_no_link_that_came_before(thawd: Thawd, tmp_path: Path) -> None:
+    """The sandbox has its folder copied as a link first, then as a folder."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "guest").mkdir()
+    source = tmp_path / "guest/out"
+    source.symlink_to(tmp_path / "elsewhere")
+    thawd.create("a")
+
+    def copy() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [THAW, "cp", f"a:{source}", tmp_path / "here"],
+            env={**thawd.env, "THAW_SOCKET": thawd.socket},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    assert copy().returncode == 0 and (tmp_path / "here/out").is_symlink()
+    source.unlink()
+    source.mkdir()
+    (source / "key").touch()
+    refused = copy()
+    assert refused.returncode == 1 and "is a link" in refused.stderr
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (tmp_path / "here/out").unlink()
+    assert copy().returncode == 0 and copy().returncode == 0
+    assert (tmp_path / "here/out/key").exists()
