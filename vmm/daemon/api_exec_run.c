@@ -244,7 +244,6 @@ static int events_step(struct events *e)
 	struct exec_log_chunk chunk;
 	struct kept_view view;
 	int ret = 0;
-	ssize_t n;
 
 	exec_feed_some(call->kept, &e->feed);
 	kept_view(call->kept, &call->reader, &view);
@@ -254,7 +253,7 @@ static int events_step(struct events *e)
 			json_pack("{s:s, s:I}", "id", call->kept->id, "pid", (json_int_t)view.pid));
 		e->told_start = true;
 	}
-	while (!ret && (n = kept_read(&call->reader, e->chunk, sizeof(e->chunk), &chunk)) > 0)
+	while (!ret && kept_read(&call->reader, e->chunk, sizeof(e->chunk), &chunk) > 0)
 		ret = send_chunk(call->req, &chunk, e->chunk);
 	if (ret || view.state != KEPT_ENDED)
 		return ret;
