@@ -58,7 +58,7 @@ static void put_error(struct frames *f, u32 stage, int error, const char *text)
 {
 	struct shim_error head = {.stage = stage, .error = (u32)error};
 	u8 body[sizeof(head) + SHIM_TEXT_MAX_BYTES];
-	size_t len = MIN(strlen(text), (size_t)SHIM_TEXT_MAX_BYTES);
+	size_t len = strnlen(text, SHIM_TEXT_MAX_BYTES);
 
 	memcpy(body, &head, sizeof(head));
 	memcpy(body + sizeof(head), text, len);

@@ -39,6 +39,8 @@ static int collect_add(struct collect *c, enum exec_stream stream, size_t len_by
 
 	if (take < len_bytes)
 		c->truncated = true;
+	if (!take)
+		return 0;
 	if (need > c->room[stream]) {
 		size_t room = (size_t)MIN(MAX((u64)need, (u64)c->room[stream] * 2), c->max_bytes);
 
@@ -242,7 +244,6 @@ static int events_step(struct events *e)
 	struct exec_log_chunk chunk;
 	struct kept_view view;
 	int ret = 0;
-	ssize_t n;
 
 	exec_feed_some(call->kept, &e->feed);
 	kept_view(call->kept, &call->reader, &view);
@@ -252,7 +253,7 @@ static int events_step(struct events *e)
 			json_pack("{s:s, s:I}", "id", call->kept->id, "pid", (json_int_t)view.pid));
 		e->told_start = true;
 	}
-	while (!ret && (n = kept_read(&call->reader, e->chunk, sizeof(e->chunk), &chunk)) > 0)
+	while (!ret && kept_read(&call->reader, e->chunk, sizeof(e->chunk), &chunk) > 0)
 		ret = send_chunk(call->req, &chunk, e->chunk);
 	if (ret || view.state != KEPT_ENDED)
 		return ret;

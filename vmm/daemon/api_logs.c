@@ -204,10 +204,9 @@ static int follow_step(struct logs *l)
 	struct exec_log_chunk chunk;
 	struct kept_view view;
 	int ret = 0;
-	ssize_t n;
 
 	kept_view(call->kept, &call->reader, &view);
-	while (!ret && (n = kept_read(&call->reader, l->chunk, sizeof(l->chunk), &chunk)) > 0)
+	while (!ret && kept_read(&call->reader, l->chunk, sizeof(l->chunk), &chunk) > 0)
 		ret = send_chunk(l, &chunk);
 	if (ret)
 		return ret;

@@ -228,6 +228,8 @@ static bool text_add(struct text *t, const char *bytes, size_t len)
 {
 	char *more;
 
+	if (!len)
+		return true;
 	if (t->len + len > t->max) {
 		t->max = MAX(t->max * 2, t->len + len + 256);
 		more = realloc(t->buf, t->max);
@@ -339,7 +341,8 @@ static int finish(struct exec_spec *spec, struct shim_exec *head, struct shim_ex
 		return no_memory(error);
 	memcpy(spec->payload, head, sizeof(*head));
 	memcpy(spec->payload + sizeof(*head), ext, sizeof(*ext));
-	memcpy(spec->payload + sizeof(*head) + sizeof(*ext), strings, strings_bytes);
+	if (strings_bytes)
+		memcpy(spec->payload + sizeof(*head) + sizeof(*ext), strings, strings_bytes);
 	spec->payload_bytes = len;
 	return 0;
 }
