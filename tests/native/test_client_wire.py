@@ -809,3 +809,10 @@ def test_it_needs_the_standard_library_only() -> None:
     code = "import thaw; assert sorted(thaw.__all__) == thaw.__all__; print(thaw.__version__)"
     env = {"PYTHONPATH": str(TOP / "clients/python/src"), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-S", "-c", code], check=True, env=env)
+
+
+def test_its_version_is_that_of_the_project() -> None:
+    lines = (TOP / "CHANGELOG.md").read_text().splitlines()
+    version = next(line for line in lines if line.startswith("## ")).strip("# ")
+    assert thaw.__version__ == version
+    assert f'version = "{version}"' in (TOP / "clients/python/pyproject.toml").read_text()

@@ -71,7 +71,7 @@ from ._sync._ports import Ports, PortStream
 from ._sync._pty import Pty, PtyHandle
 from ._sync._sandbox import ForkResult, Sandbox
 
-__version__ = "0.2"
+__version__ = "0.1.0"
 
 __all__ = [
     "AsyncByteStream",
