@@ -100,7 +100,7 @@ DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/dae
 	vmm/daemon/api_templates.c vmm/daemon/api_pools.c
 
 # Execs.
-DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
+DAEMON_SRCS += vmm/daemon/exec_text.c vmm/daemon/exec_log.c vmm/daemon/exec_guest.c vmm/daemon/exec_kept.c vmm/daemon/exec_boxes.c vmm/daemon/exec_reader.c vmm/daemon/exec_meta.c \
 	vmm/daemon/exec_pull.c vmm/daemon/exec_end.c vmm/daemon/exec_spec.c vmm/daemon/exec_start.c vmm/daemon/exec_box.c vmm/daemon/ws.c \
 	vmm/daemon/api_exec.c vmm/daemon/api_exec_call.c vmm/daemon/api_exec_run.c vmm/daemon/api_exec_list.c vmm/daemon/api_exec_frames.c \
 	vmm/daemon/api_exec_ws.c vmm/daemon/api_logs.c vmm/daemon/api_wait_log.c

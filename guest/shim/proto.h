@@ -100,8 +100,9 @@ enum shim_exec_flags {
 #define SHIM_ID_BYTES	      16u
 #define SHIM_RING_BYTES	      (1u << 20) /* output of a kept exec that can be read again */
 #define SHIM_RING_UNACKED_MAX (SHIM_RING_BYTES / 2)
-#define SHIM_KEPT_ENDED_MAX   64u /* ended kept execs; the oldest that was acknowledged goes first \
-				   */
+/** Ended kept execs; beyond it those go whose output was acknowledged, the first that ended first.
+ */
+#define SHIM_KEPT_ENDED_MAX 64u
 
 enum shim_ext_flags {
 	/* The exec is known by its id and outlives its streams: output waits in a ring, the exit

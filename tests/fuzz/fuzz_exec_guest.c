@@ -49,7 +49,8 @@ static void on_exited(void *opaque, const struct shim_exit *end)
 {
 	struct seen *seen = opaque;
 
-	BUG_ON(!seen->started || seen->over || !exec_guest_exit_ok(end->kind, end->value, end->flags));
+	BUG_ON(!seen->started || seen->over ||
+	       !exec_guest_exit_ok(end->kind, end->value, end->flags));
 	seen->over = true;
 }
 

@@ -113,6 +113,18 @@ static void serve_wait(struct thawd *thawd, struct http_req *req)
 		http_reply_empty(req, 204);
 }
 
+/** Goes on at thawd's end, and answers then. */
+static void serve_late(struct thawd *thawd, struct http_req *req)
+{
+	struct pollfd stop = {.fd = http_stop_fd(req), .events = POLLIN};
+
+	(void)thawd;
+	fprintf(stderr, "rig: waits\n");
+	poll(&stop, 1, 60000);
+	fprintf(stderr, "rig: %s\n", http_stopping(req) ? "stopping" : "time is up");
+	http_reply_empty(req, 204);
+}
+
 /** Body or pipe, whichever is first: the pipe is never written, and hung up by ?pipe=1. */
 static void serve_either(struct thawd *thawd, struct http_req *req)
 {
@@ -199,6 +211,7 @@ const struct http_route api_core_routes[] = {
 	{HTTP_PUT, "/early", NULL, 0, serve_early},
 	{HTTP_GET, "/silent", NULL, 0, serve_silent},
 	{HTTP_GET, "/wait", bytes_query, 0, serve_wait},
+	{HTTP_GET, "/late", NULL, 0, serve_late},
 	{HTTP_POST, "/either", bytes_query, 0, serve_either},
 	{HTTP_GET, "/upgrade", NULL, 0, serve_upgrade},
 	{HTTP_GET, "/who/{name}", NULL, 0, serve_who},

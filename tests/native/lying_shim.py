@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A guest that lies: stands in for thaw-shim. An exec of thaw-files whose path is /lie/NAME is
-answered with the lie of that name; everything else with what keeps thawd content.
+answered with the lie of that name; "stuck", also as a command, with nothing at all; everything else
+with what keeps thawd content.
 
   lying_shim.py --listen-unix PATH
 """
@@ -120,7 +121,9 @@ def serve(sock: socket.socket) -> None:
         length, kind, _, _ = struct.unpack("<IBBH", receive(sock, 8))
         payload = receive(sock, length)
         words = payload[72:].split(b"\0") if kind == 1 else []
-        if words[:1] == [b"thaw-files"] and words[2].startswith(b"/lie/"):
+        if words[:1] == [b"stuck"] or words[2:3] == [b"/lie/stuck"]:
+            sock.recv(1)  # until the other side closes
+        elif words[:1] == [b"thaw-files"] and words[2].startswith(b"/lie/"):
             lie(sock, words[2].removeprefix(b"/lie/"))
         elif kind == 6:
             sock.sendall(frame(69, payload))

@@ -6,10 +6,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from daemon import (
+    THAW,
     THAWD,
+    TOP,
     Thawd,
     alive,
     eventually,
@@ -21,6 +24,8 @@ from daemon import (
 
 pytestmark = needs_thawd
 __all__ = ["thawd"]
+
+LYING_SHIM = TOP / "tests/native/lying_shim.py"
 
 
 def test_one_thawd_for_each_state_folder(thawd: Thawd) -> None:
@@ -77,3 +82,90 @@ def test_readers_that_wait_leave_room(thawd: Thawd) -> None:
         answer = thawd.api.call("POST", "/v1/sandboxes/a/exec", {"argv": ["true"]})
         assert answer.status == 503 and "Retry-After".lower() in answer.headers
         assert thawd.api.call("DELETE", "/v1/sandboxes/a").status == 204
+
+
+def test_a_guest_that_never_answers() -> None:
+    """Every call comes to its end, though its client stays."""
+    made = fresh_thawd("guest_timeout = 200ms", THAW_FAKE_SHIM=str(LYING_SHIM))
+    try:
+        made.start()
+        made.create("a")
+        call = made.api.call
+        for spec in {}, {"detach": True}, {"timeout_ms": 600000}:
+            answer = call("POST", "/v1/sandboxes/a/exec", {"argv": ["stuck"], **spec})
+            assert (answer.status, answer.code) == (502, "guest_lost"), spec
+            assert "does not answer" in answer.json["error"]["message"]
+        files = "/v1/sandboxes/a/files"
+        for method, target, value in (
+            ("GET", f"{files}?path=/lie/stuck", None),
+            ("GET", f"{files}/watch?path=/lie/stuck", None),
+            ("POST", f"{files}/mkdir", {"path": "/lie/stuck"}),
+        ):
+            answer = call(method, target, value)
+            assert (answer.status, answer.code) == (502, "guest_lost"), target
+        answer = call("PUT", f"{files}?path=/lie/stuck", body=bytes(1 << 20))
+        assert (answer.status, answer.code) == (502, "guest_lost")
+    finally:
+        remove_thawd(made)
+
+
+def test_exec_while_it_starts(thawd: Thawd) -> None:
+    """Whoever comes as it begins to run waits for it, and is not told that it is gone."""
+    statuses = set()
+    for i in range(5):
+        target = f"/v1/sandboxes/a{i}"
+        with ThreadPoolExecutor(4) as pool:
+            created = pool.submit(thawd.api.call, "PUT", target, {"entrypoint": ["sleep", "60"]})
+            while not created.done():
+                answers = pool.map(
+                    lambda _, target=target: thawd.api.call(
+                        "POST", f"{target}/exec", {"argv": ["true"]}
+                    ),
+                    range(3),
+                )
+                statuses |= {answer.status for answer in answers}
+    assert statuses <= {200, 404}
+
+
+def test_one_snapshot_of_a_name(thawd: Thawd) -> None:
+    for name in "abcd":
+        thawd.create(name)
+    with ThreadPoolExecutor() as pool:
+        answers = pool.map(
+            lambda box: thawd.api.call("POST", f"/v1/sandboxes/{box}/snapshots", {"name": "s"}),
+            "abcd",
+        )
+        statuses = sorted(answer.status for answer in answers)
+    assert statuses == [201, 409, 409, 409]
+    assert len(thawd.api.call("GET", "/v1/snapshots").json["snapshots"]) == 1
+
+
+def test_cp_out_follows_no_link_that_came_before(thawd: Thawd, tmp_path: Path) -> None:
+    """The sandbox has its folder copied as a link first, then as a folder."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "guest").mkdir()
+    source = tmp_path / "guest/out"
+    source.symlink_to(tmp_path / "elsewhere")
+    thawd.create("a")
+
+    def copy() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [THAW, "cp", f"a:{source}", tmp_path / "here"],
+            env={**thawd.env, "THAW_SOCKET": thawd.socket},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    assert copy().returncode == 0 and (tmp_path / "here/out").is_symlink()
+    source.unlink()
+    source.mkdir()
+    (source / "key").touch()
+    refused = copy()
+    assert refused.returncode == 1 and "is a link" in refused.stderr
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (tmp_path / "here/out").unlink()
+    assert copy().returncode == 0 and copy().returncode == 0
+    assert (tmp_path / "here/out/key").exists()

@@ -768,10 +768,11 @@ def test_socket_is_taken_over_when_nobody_listens(server: Server) -> None:
 
 
 def test_end_with_streams_open(server: Server) -> None:
-    server.start("stop_timeout = 5s")
+    server.start("stop_timeout = 1s")
     heads = [
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /heal",
+        b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /wait?stream=1 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -781,9 +782,9 @@ def test_end_with_streams_open(server: Server) -> None:
     for head in heads:
         socks.append(server.raw())
         socks[-1].sendall(head)
-    assert server.hears("rig: waits", 2)
+    assert server.hears("rig: waits", 3)
     assert server.stop() == 0
-    assert server.said().count("rig: stopping") == 2
+    assert server.said().count("rig: stopping") == 3
     assert not Path(server.socket).exists()
     assert b"204" in read_all(socks[2])  # what ran was answered
     for sock in socks:

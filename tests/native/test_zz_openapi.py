@@ -40,9 +40,3 @@ def test_every_documented_answer_is_seen(request: pytest.FixtureRequest) -> None
     assert not unseen, "no test has seen:\n" + "\n".join(
         f"  {call} {status}" for call, status in sorted(unseen)
     )
-
-
-def test_what_is_listed_is_not_seen(request: pytest.FixtureRequest) -> None:
-    """A pair that some test sees now has no place in the list."""
-    stale = openapi_check.seen() & set(listed())
-    assert not stale, sorted(stale)

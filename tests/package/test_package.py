@@ -60,7 +60,7 @@ def shown(name: str) -> str:
 
 def test_install() -> None:
     assert len(packages()) == 2, "make deb comes first"
-    sh("dpkg", "--install", *packages())
+    sh("dpkg", "--force-unsafe-io", "--install", *packages())
     assert "ii  thaw " in sh("dpkg", "--list", "thaw")
     lines = sh("dpkg", "--verify", "thaw").splitlines()
     assert [line for line in lines if not any(path in line for path in TRIMMED)] == []
@@ -138,7 +138,7 @@ def test_an_upgrade_leaves_sandboxes_alone() -> None:
     before = json.loads(sh("python3", "-c", SANDBOX))[0]
     daemon = shown("MainPID")
     pid = machine(before).name
-    sh("dpkg", "--install", *packages())
+    sh("dpkg", "--force-unsafe-io", "--install", *packages())
     assert shown("ActiveState") == "active"
     assert shown("MainPID") != daemon
     after = json.loads(sh("python3", "-c", SANDBOX))[0]
@@ -152,10 +152,11 @@ def test_nothing_was_denied() -> None:
 
 
 def test_remove_and_purge() -> None:
-    ident = json.loads(sh("python3", "-c", SANDBOX))[0]
-    place = machine(ident)
+    built = Path("/var/lib/thaw/templates/debian").exists()  # not when this case runs alone
+    place = machine(json.loads(sh("python3", "-c", SANDBOX))[0]) if built else None
     sh("dpkg", "--remove", "python3-thaw", "thaw")
-    assert not place.exists() or "Z" in (place / "stat").read_text().rpartition(")")[2].split()[0]
+    if place is not None and place.exists():
+        assert (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     assert Path("/etc/thaw/thaw.conf").exists()
     assert Path("/var/lib/thaw").exists()
     assert not Path("/usr/sbin/thawd").exists()

@@ -11,8 +11,8 @@ static void test_base64(void)
 {
 	static const struct {
 		const char *bytes, *text;
-	} rows[] = {{"", ""},	      {"f", "Zg=="},	  {"fo", "Zm8="},
-		    {"foo", "Zm9v"},  {"foob", "Zm9vYg=="}, {"\xff\xfe\xfd", "//79"}};
+	} rows[] = {{"", ""},	     {"f", "Zg=="},	   {"fo", "Zm8="},
+		    {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"\xff\xfe\xfd", "//79"}};
 
 	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
 		char *text = exec_base64(rows[i].bytes, strlen(rows[i].bytes));
@@ -30,8 +30,8 @@ static void test_base64(void)
 
 static void test_base64_refused(void)
 {
-	static const char *const bad[] = {"Z", "Zg", "Zg=", "Zg==Zg==", "Z===", "====", "Zm9 ",
-					  "Zm9-", "Zm\n9", "=Zm9"};
+	static const char *const bad[] = {
+		"Z", "Zg", "Zg=", "Zg==Zg==", "Z===", "====", "Zm9 ", "Zm9-", "Zm\n9", "=Zm9"};
 	size_t len;
 	u8 *bytes;
 
@@ -48,7 +48,8 @@ static void test_utf8(void)
 {
 	CHECK(utf8(""));
 	CHECK(utf8("plain"));
-	CHECK(utf8("\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xef\xbf\xbf \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf"));
+	CHECK(utf8(
+		"\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xef\xbf\xbf \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf"));
 	CHECK(exec_utf8_ok((const u8 *)"a\0b", 3));
 	/* Overlong, surrogates, above U+10FFFF, cut, a tail alone. */
 	CHECK(!utf8("\xc0\x80"));

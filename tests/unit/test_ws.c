@@ -146,14 +146,16 @@ static void refused(const char *bytes, size_t len, u16 code)
 
 static void test_refused(void)
 {
-	refused("\x81\x02hi", 4, 1002);					      /* not masked */
-	refused("\xc1\x82\0\0\0\0hi", 8, 1002);				      /* reserved bits */
-	refused("\x83\x80\0\0\0\0", 6, 1002);				      /* opcode */
-	refused("\x09\x80\0\0\0\0", 6, 1002);				      /* a ping in pieces */
-	refused("\x81\x81\0\0\0\0\xff", 7, 1007);			      /* not UTF-8 */
-	refused("\x82\xff\0\0\1\0\0\0\0\0\0\0\0\0x", 15, 1009);		      /* too long */
-	refused("\x80\x80\0\0\0\0", 6, 1002);				      /* of nothing */
-	refused("\x81\x83\0\0\0\0" "bad", 9, 1002);			      /* the owner's word */
+	refused("\x81\x02hi", 4, 1002);				/* not masked */
+	refused("\xc1\x82\0\0\0\0hi", 8, 1002);			/* reserved bits */
+	refused("\x83\x80\0\0\0\0", 6, 1002);			/* opcode */
+	refused("\x09\x80\0\0\0\0", 6, 1002);			/* a ping in pieces */
+	refused("\x81\x81\0\0\0\0\xff", 7, 1007);		/* not UTF-8 */
+	refused("\x82\xff\0\0\1\0\0\0\0\0\0\0\0\0x", 15, 1009); /* too long */
+	refused("\x80\x80\0\0\0\0", 6, 1002);			/* of nothing */
+	refused("\x81\x83\0\0\0\0"
+		"bad",
+		9, 1002); /* the owner's word */
 }
 
 /* Pings whose answers nobody reads: reading stops, memory does not grow. */

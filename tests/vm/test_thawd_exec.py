@@ -29,7 +29,7 @@ def log_of(thawd: Thawd, name: str, ident: str) -> bytes:  # noqa: F811
 def test_thawd_is_killed_during_fifty_execs(thawd: Thawd) -> None:  # noqa: F811
     """Acceptance 3: all end with their right output and code."""
     thawd.ok("PUT", "/a", {})
-    script = 'seq 1 $1; until [ -e /run/gate ]; do sleep 1; done; seq 1 $1 >&2; exit $1'
+    script = "seq 1 $1; until [ -e /run/gate ]; do sleep 1; done; seq 1 $1 >&2; exit $1"
     idents = {}
     for i in range(EXECS):
         argv = ["sh", "-c", script, "sh", str(i)]
@@ -65,4 +65,4 @@ def test_pause_fork_and_time_out(thawd: Thawd) -> None:  # noqa: F811
     argv = ["sh", "-c", "echo partial; setsid sleep 1000 & sleep 1000"]
     result = thawd.ok("POST", "/a/exec", {"argv": argv, "timeout_ms": 2000})
     assert (result["exit_code"], result["timed_out"], result["stdout"]) == (124, True, "partial\n")
-    assert thawd.sh("a", "! pgrep -x sleep")  == ""
+    assert thawd.sh("a", "! pgrep -x sleep") == ""

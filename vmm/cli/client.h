@@ -110,8 +110,8 @@ int __must_check client_list(struct client *client, const struct client_target *
 			     const char *field, json_t **out);
 
 /**
- * client_find() - the sandbox that @prefix means: one of that name, or the only one whose name or
- * id begins with it.
+ * client_find() - the sandbox that @prefix means: one of that name, else the only one whose name
+ * begins with it, else the only one whose id does.
  * @out: its object, a new reference.
  * Return: 0; -ENOENT: there is none, not logged; -EINVAL: more than one, which are listed; or as
  * client_call().

@@ -208,34 +208,44 @@ static bool is_name(const char *text)
 	return len && !text[len] && len < CLIENT_NAME_BYTES && text[0] != '-';
 }
 
-/** Among all of them. Return: as client_find(). */
+/** How many of @all have @prefix in front of their @field; one of them in @found. */
+static size_t match_prefix(const json_t *all, const char *field, const char *prefix, json_t **found)
+{
+	const size_t len = strlen(prefix);
+	size_t i, count = 0;
+	json_t *one;
+
+	json_array_foreach(all, i, one)
+	{
+		if (strncmp(client_string(one, field), prefix, len) != 0)
+			continue;
+		if (count++ == 0)
+			*found = one;
+		if (count == 2)
+			log_err("'%.60s' is the start of more than one sandbox:", prefix);
+		if (count == 2)
+			log_err("  %s", client_string(*found, "name"));
+		if (count >= 2)
+			log_err("  %s", client_string(one, "name"));
+	}
+	return count;
+}
+
+/** Among all of them; names go before ids, which are made up. Return: as client_find(). */
 static int find_prefix(struct client *client, const char *prefix, json_t **out)
 {
-	json_t *all, *one, *found = NULL;
 	struct client_target target;
-	size_t i, count = 0;
+	json_t *all, *found = NULL;
+	size_t count;
 	int ret;
 
 	client_target(&target, "/v1/sandboxes");
 	ret = client_list(client, &target, "sandboxes", &all);
 	if (ret)
 		return ret;
-	json_array_foreach(all, i, one)
-	{
-		const size_t len = strlen(prefix);
-
-		if (strncmp(client_string(one, "name"), prefix, len) != 0 &&
-		    strncmp(client_string(one, "id"), prefix, len) != 0)
-			continue;
-		if (count++ == 0)
-			found = one;
-		if (count == 2)
-			log_err("'%.60s' is the start of more than one sandbox:", prefix);
-		if (count == 2)
-			log_err("  %s", client_string(found, "name"));
-		if (count >= 2)
-			log_err("  %s", client_string(one, "name"));
-	}
+	count = match_prefix(all, "name", prefix, &found);
+	if (!count)
+		count = match_prefix(all, "id", prefix, &found);
 	if (count == 1)
 		*out = json_incref(found);
 	json_decref(all);

@@ -336,14 +336,21 @@ static int copy_link_out(const char *dest, const json_t *st)
 	return -errno;
 }
 
-static int copy_folder_out(struct cp *cp, const char *source, const char *dest)
+/** @named: whoever asked has named @dest itself. */
+static int copy_folder_out(struct cp *cp, const char *source, const char *dest, bool named)
 {
 	struct cp_tar tar;
+	struct stat st;
 	int ret;
 
 	if (mkdir(dest, 0777) && errno != EEXIST) {
 		log_err("cp: %s: %s", dest, strerror(errno));
 		return -errno;
+	}
+	/* It may be the sandbox's, copied before, and lead to anywhere. */
+	if (!named && (lstat(dest, &st) || !S_ISDIR(st.st_mode))) {
+		log_err("cp: %s: is a link, or no folder: remove it, or name where it leads", dest);
+		return -ENOTDIR;
 	}
 	ret = begin_read(cp, "files/tar", source);
 	if (!ret)
@@ -398,7 +405,7 @@ static int copy_out(struct cp *cp, const char *path, const char *dest)
 	if (ret)
 		goto out;
 	if (is_type(st, "directory"))
-		ret = copy_folder_out(cp, source, place);
+		ret = copy_folder_out(cp, source, place, !strcmp(place, dest));
 	else if (is_type(st, "symlink"))
 		ret = copy_link_out(place, st);
 	else if (is_type(st, "file"))

@@ -98,7 +98,7 @@ int exec_by_thawd(struct client *client, const char *box, const struct run_opts 
 {
 	struct exec_api api = {.client = client, .box = box};
 	struct exec_request request;
-	struct exec_result result;
+	struct exec_result result = {.kind = EXEC_LOST};
 	struct shim_exec_ext ext;
 	struct exec_io io;
 	int ret, signal_number;

@@ -90,7 +90,7 @@ out:
 static const char *const attach_query[] = {"cursor", NULL};
 static const char *const stdin_query[] = {"eof", NULL};
 static const char *const wait_query[] = {"timeout_ms", NULL};
-static const char *const logs_query[] = {"cursor", "limit_bytes", "stream",
+static const char *const logs_query[] = {"cursor",     "limit_bytes", "stream",
 					 "tail_bytes", "follow",      NULL};
 
 const struct http_route api_exec_routes[] = {

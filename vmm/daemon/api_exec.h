@@ -7,10 +7,12 @@
 #include "vmm/daemon/exec_spec.h"
 #include "vmm/daemon/http.h"
 
-#define EXEC_PING_MS	 10000
-#define EXEC_STALL_NS	 (120ull * 1000000000u) /* a client that takes nothing for so long has left */
-#define EXEC_FIRST_NS	 (30ull * 1000000000u)	/* for the request of an upgraded connection */
-#define EXEC_ID_HEADER	 "X-Thaw-Exec"
+#define EXEC_PING_MS 10000
+#define EXEC_STALL_NS                                                                            \
+	(120ull * 1000000000u)		     /* a client that takes nothing for so long has left \
+					      */
+#define EXEC_FIRST_NS  (30ull * 1000000000u) /* for the request of an upgraded connection */
+#define EXEC_ID_HEADER "X-Thaw-Exec"
 
 /** One request about one exec. */
 struct exec_call {
@@ -34,8 +36,7 @@ struct exec_problem {
 
 /** exec_call_begin() - the running box of the request; and, if the pattern has an {id}, the exec.
  * Return: 0, or -errno: answered. exec_call_end() in any case. */
-int __must_check exec_call_begin(struct exec_call *call, struct thawd *thawd,
-				 struct http_req *req);
+int __must_check exec_call_begin(struct exec_call *call, struct thawd *thawd, struct http_req *req);
 /** exec_call_begin_read() - the same for what can also be asked of a stopped box. */
 int __must_check exec_call_begin_read(struct exec_call *call, struct thawd *thawd,
 				      struct http_req *req);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "vmm/daemon/api_exec.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/notes.h"
 #include "vmm/util/util.h"
 
@@ -27,17 +28,23 @@ static int find_exec(struct exec_call *call)
 
 int exec_call_begin(struct exec_call *call, struct thawd *thawd, struct http_req *req)
 {
-	*call = (struct exec_call){
-		.thawd = thawd, .req = req, .name = http_param(req, "name")};
+	*call = (struct exec_call){.thawd = thawd, .req = req, .name = http_param(req, "name")};
 	return box_use(thawd, req, &call->use) ?: find_exec(call);
 }
 
 int exec_call_begin_read(struct exec_call *call, struct thawd *thawd, struct http_req *req)
 {
-	if (!execs_box_stopped(thawd_execs(thawd), http_param(req, "name")))
+	const char *name = http_param(req, "name");
+	struct box_use running = {0};
+
+	if (!box_use_quiet(thawd, name, &running)) {
+		box_use_end(thawd, &running);
 		return exec_call_begin(call, thawd, req);
-	*call = (struct exec_call){
-		.thawd = thawd, .req = req, .name = http_param(req, "name")};
+	}
+	*call = (struct exec_call){.thawd = thawd, .req = req, .name = name};
+	if (box_use_any(thawd, req, &call->use))
+		return -ENOENT;
+	exec_box_left(thawd, &call->use);
 	return find_exec(call);
 }
 
@@ -136,18 +143,19 @@ void exec_problem_end(struct exec_problem *problem, const struct kept *kept,
 	if (end->kind == KEPT_FAILED) {
 		problem_failed(problem, kept, end);
 	} else if (end->kind == KEPT_LOST && !(end->flags & SHIM_EXIT_TIMED_OUT)) {
-		exec_problem_set(problem, 502, "guest_lost", "exec %s: how it ended is not known: %s",
-				 kept->id, end->text);
+		exec_problem_set(problem, 502, "guest_lost",
+				 "exec %s: how it ended is not known: %s", kept->id, end->text);
 		problem->details = json_pack("{s:s}", "id", kept->id);
 	}
 }
 
 void exec_problem_stop(struct exec_problem *problem, const struct kept *kept)
 {
-	exec_problem_set(problem, 503, "capacity",
-			 "thawd ends; the command goes on, and .../execs/%s/logs has its output when "
-			 "thawd is back",
-			 kept->id);
+	exec_problem_set(
+		problem, 503, "capacity",
+		"thawd ends; the command goes on, and .../execs/%s/logs has its output when "
+		"thawd is back",
+		kept->id);
 	problem->details = json_pack("{s:s}", "id", kept->id);
 }
 
@@ -205,12 +213,12 @@ int exec_call_start(struct exec_call *call, const struct exec_spec *spec,
 json_t *exec_result_json(const struct kept *kept, const struct kept_view *view)
 {
 	u64 ns = view->end.time_ns > kept->started_ns ? view->end.time_ns - kept->started_ns : 0;
-	json_t *object = json_pack(
-		"{s:s, s:o, s:b, s:I, s:I, s:f}", "id", kept->id, "pid",
-		view->pid ? json_integer(view->pid) : json_null(), "drained",
-		(view->end.flags & SHIM_EXIT_DRAINED) != 0, "stdout_bytes",
-		(json_int_t)view->out_bytes, "stderr_bytes", (json_int_t)view->err_bytes,
-		"duration_ms", (double)(ns / 1000u) / 1000.0);
+	json_t *object =
+		json_pack("{s:s, s:o, s:b, s:I, s:I, s:f}", "id", kept->id, "pid",
+			  view->pid ? json_integer(view->pid) : json_null(), "drained",
+			  (view->end.flags & SHIM_EXIT_DRAINED) != 0, "stdout_bytes",
+			  (json_int_t)view->out_bytes, "stderr_bytes", (json_int_t)view->err_bytes,
+			  "duration_ms", (double)(ns / 1000u) / 1000.0);
 
 	if (object)
 		kept_exit_json(&view->end, object);

@@ -129,7 +129,8 @@ static void next_frames(struct frames *f)
 	/* The view first: output read after it is all that there was when it ended. */
 	kept_view(f->call->kept, &f->call->reader, &view);
 	if (view.taken) {
-		put_error(f, SHIM_STAGE_REQUEST, ESTALE, "another client has taken the command over");
+		put_error(f, SHIM_STAGE_REQUEST, ESTALE,
+			  "another client has taken the command over");
 		return;
 	}
 	if (!f->told_start && view.pid) {

@@ -97,8 +97,8 @@ void api_exec_delete(struct thawd *thawd, struct http_req *req)
 	kept_kill(call.kept);
 	ret = wait_end(&call, clock_now_ns() + DELETE_NS);
 	kept_reader_close(&call.reader);
-	audit_write(thawd, req, "exec.delete", call.name,
-		    ret > 0 ? "ok" : "guest_lost", json_pack("{s:s}", "id", call.kept->id));
+	audit_write(thawd, req, "exec.delete", call.name, ret > 0 ? "ok" : "guest_lost",
+		    json_pack("{s:s}", "id", call.kept->id));
 	if (ret > 0) {
 		kept_remove(call.kept);
 		http_reply_empty(req, 204);
@@ -131,8 +131,9 @@ void api_exec_signal(struct thawd *thawd, struct http_req *req)
 		goto out;
 	number = exec_signal_number(json_object_get(json, "signal"));
 	if (number < 0) {
-		http_reply_error(req, 400, "invalid_request", NULL,
-				 "'signal' must be a name like \"SIGTERM\" or a number from 1 to 64");
+		http_reply_error(
+			req, 400, "invalid_request", NULL,
+			"'signal' must be a name like \"SIGTERM\" or a number from 1 to 64");
 	} else if (kept_signal(call.kept, (u32)number)) {
 		reply_ended(req, call.kept);
 	} else {
@@ -213,10 +214,11 @@ static int stdin_problem(struct exec_call *call, ssize_t error)
 		reply_ended(req, call->kept);
 		break;
 	case -EPIPE:
-		http_reply_error(req, 409, "wrong_state", NULL,
-				 "exec %s has no open stdin: start it with \"stdin_open\": true and "
-				 "do not end it",
-				 call->kept->id);
+		http_reply_error(
+			req, 409, "wrong_state", NULL,
+			"exec %s has no open stdin: start it with \"stdin_open\": true and "
+			"do not end it",
+			call->kept->id);
 		break;
 	case -EMSGSIZE:
 		http_reply_error(req, 400, "invalid_request", NULL,

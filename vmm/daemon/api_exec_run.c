@@ -81,8 +81,8 @@ static void collect_reply(struct collect *c, const struct exec_spec *spec,
 
 	for (int i = EXEC_STDOUT; answer && i <= EXEC_STDERR; i++) {
 		/* The cap may cut a character; half of it is not worth base64 for all the rest. */
-		size_t len = c->truncated && spec->utf8 ? exec_utf8_cut(c->data[i], c->len[i]) :
-							    c->len[i];
+		size_t len = c->truncated && spec->utf8 ? exec_utf8_cut(c->data[i], c->len[i])
+							: c->len[i];
 		const char *encoding = "";
 		json_t *value = exec_bytes_json(c->data[i], len, spec->utf8, &encoding);
 
@@ -181,9 +181,9 @@ static int send_chunk(struct http_req *req, const struct exec_log_chunk *chunk, 
 	int ret = -ENOMEM;
 
 	if (text)
-		ret = http_sse_send(req, chunk->stream == EXEC_STDOUT ? "stdout" : "stderr", NULL,
-				    json_pack("{s:s, s:I}", "data", text, "cursor",
-					      (json_int_t)chunk->cursor));
+		ret = http_sse_send(
+			req, chunk->stream == EXEC_STDOUT ? "stdout" : "stderr", NULL,
+			json_pack("{s:s, s:I}", "data", text, "cursor", (json_int_t)chunk->cursor));
 	free(text);
 	return ret;
 }
@@ -218,7 +218,8 @@ static int events_begin(struct exec_call *call, struct exec_feed *feed)
 			return 0;
 		if (woken & KEPT_WOKEN_LEFT) {
 			exec_left(call, true);
-			http_reply_error(call->req, 400, "invalid_request", NULL, "the client left");
+			http_reply_error(call->req, 400, "invalid_request", NULL,
+					 "the client left");
 			return -EPIPE;
 		}
 		if (woken & KEPT_WOKEN_STOP)
@@ -246,9 +247,9 @@ static int events_step(struct events *e)
 	exec_feed_some(call->kept, &e->feed);
 	kept_view(call->kept, &call->reader, &view);
 	if (!e->told_start && view.pid) {
-		ret = http_sse_send(call->req, "start", NULL,
-				    json_pack("{s:s, s:I}", "id", call->kept->id, "pid",
-					      (json_int_t)view.pid));
+		ret = http_sse_send(
+			call->req, "start", NULL,
+			json_pack("{s:s, s:I}", "id", call->kept->id, "pid", (json_int_t)view.pid));
 		e->told_start = true;
 	}
 	while (!ret && (n = kept_read(&call->reader, e->chunk, sizeof(e->chunk), &chunk)) > 0)
@@ -323,9 +324,8 @@ void exec_run_detached(struct exec_call *call, const struct exec_spec *spec)
 	exec_feed_some(call->kept, &feed);
 	for (;;) {
 		kept_view(call->kept, &call->reader, &view);
-		if (view.state != KEPT_STARTING ||
-		    kept_wait(&call->reader, call->req, -1, 0, -1) &
-			    (KEPT_WOKEN_LEFT | KEPT_WOKEN_STOP))
+		if (view.state != KEPT_STARTING || kept_wait(&call->reader, call->req, -1, 0, -1) &
+							   (KEPT_WOKEN_LEFT | KEPT_WOKEN_STOP))
 			break;
 	}
 	if (view.state == KEPT_ENDED)

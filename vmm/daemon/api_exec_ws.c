@@ -22,12 +22,12 @@
 struct session {
 	struct exec_call *call;
 	struct ws ws;
-	bool starting;	/* the first message is due */
-	bool started;	/* call->kept runs, with a reader */
+	bool starting; /* the first message is due */
+	bool started;  /* call->kept runs, with a reader */
 	bool owner;
 	bool told_ready, over;
 	bool refused; /* over, because the client sent something that can't be */
-	u8 *in; /* stdin that did not fit yet; owned */
+	u8 *in;	      /* stdin that did not fit yet; owned */
 	size_t in_start, in_len;
 	bool eof_due; /* behind it */
 	struct exec_spec spec;
@@ -55,8 +55,7 @@ static void finish(struct session *s, enum ws_close_code code)
 
 static void send_problem(struct session *s, struct exec_problem *problem, enum ws_close_code code)
 {
-	send_json(s, json_pack("{s:s, s:o}", "type", "error", "error",
-			       exec_problem_json(problem)));
+	send_json(s, json_pack("{s:s, s:o}", "type", "error", "error", exec_problem_json(problem)));
 	finish(s, code);
 }
 

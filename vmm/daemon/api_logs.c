@@ -84,9 +84,9 @@ static int flush_entry(struct logs *l, bool more)
 			len = cut;
 	}
 	data = exec_bytes_json(l->data, len, true, &encoding);
-	entry = json_pack("{s:s, s:o, s:s, s:I, s:o}", "stream", stream_name(l->head.stream), "data",
-			  data, "encoding", encoding, "cursor", (json_int_t)l->head.cursor, "time",
-			  exec_time_json(l->head.time_ns));
+	entry = json_pack("{s:s, s:o, s:s, s:I, s:o}", "stream", stream_name(l->head.stream),
+			  "data", data, "encoding", encoding, "cursor", (json_int_t)l->head.cursor,
+			  "time", exec_time_json(l->head.time_ns));
 	l->next_cursor = l->head.cursor + len;
 	l->len_bytes = 0;
 	return entry ? json_array_append_new(l->entries, entry) : -ENOMEM;
@@ -95,8 +95,8 @@ static int flush_entry(struct logs *l, bool more)
 /* Pieces of one stream that stand behind each other become one entry. */
 static int add_chunk(struct logs *l, const struct exec_log_chunk *chunk, u64 page_bytes)
 {
-	if (l->len_bytes && (l->head.stream != chunk->stream ||
-			     l->head.cursor + l->len_bytes != chunk->cursor)) {
+	if (l->len_bytes &&
+	    (l->head.stream != chunk->stream || l->head.cursor + l->len_bytes != chunk->cursor)) {
 		int ret = flush_entry(l, false);
 
 		if (ret)
@@ -140,8 +140,8 @@ static int read_page(struct logs *l, const struct kept_view *view)
 	if (n < 0)
 		return (int)n;
 	if (!ret)
-		ret = flush_entry(l, reader->cursor < view->output_end ||
-					     view->state != KEPT_ENDED);
+		ret = flush_entry(l,
+				  reader->cursor < view->output_end || view->state != KEPT_ENDED);
 	return ret;
 }
 
@@ -180,9 +180,9 @@ static int send_chunk(struct logs *l, const struct exec_log_chunk *chunk)
 	int ret = 0;
 
 	if (chunk->skipped)
-		ret = http_sse_send(req, "dropped", NULL,
-				    json_pack("{s:I}", "dropped_bytes",
-					      (json_int_t)chunk->skipped));
+		ret = http_sse_send(
+			req, "dropped", NULL,
+			json_pack("{s:I}", "dropped_bytes", (json_int_t)chunk->skipped));
 	if (ret || (l->stream && chunk->stream != l->stream))
 		return ret;
 	text = exec_base64(l->chunk, chunk->len_bytes);

@@ -244,8 +244,8 @@ static void wait_for_line(struct waiter *w)
 		http_reply_json(call->req, 200,
 				json_pack("{s:b, s:o, s:o, s:b}", "matched", w->matched, "line",
 					  w->line ? json_incref(w->line) : json_null(), "cursor",
-					  w->matched ? json_integer((json_int_t)w->line_cursor) :
-						       json_null(),
+					  w->matched ? json_integer((json_int_t)w->line_cursor)
+						     : json_null(),
 					  "ended", w->ended));
 }
 

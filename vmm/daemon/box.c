@@ -337,7 +337,8 @@ static int use_box(struct box *box, bool wait, bool counts, struct box_use *use,
 
 	pthread_mutex_lock(&box->lock);
 	/* One that is being started is worth waiting for. */
-	while (wait && !box->gone && box->busy && is_coming(box->state))
+	while (wait && !box->gone && box->busy &&
+	       (is_coming(box->state) || (box->state == BOX_RUNNING && !box->open)))
 		pthread_cond_wait(&box->changed, &box->lock);
 	*state = box->state;
 	if (box->gone || box->state != BOX_RUNNING) {

@@ -58,6 +58,7 @@ struct box {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* state, busy, gone */
 	bool busy, gone;
+	bool open;  /* it runs, and its execs and its entrypoint are seen to: for all to use */
 	bool ended; /* its machine's process has ended, and that was not dealt with yet */
 	enum box_state state;
 	struct box_spec spec;

@@ -32,13 +32,12 @@ int snaps_load(struct boxes *boxes)
 	return db_snap_each(boxes->db, load_one, boxes);
 }
 
-json_t *snaps_find(struct boxes *boxes, const char *name)
+/** With the snapshots' lock. */
+static json_t *find_locked(struct boxes *boxes, const char *name)
 {
+	json_t *row, *found = json_object_get(boxes->snaps, name);
 	const char *id;
-	json_t *row, *found;
 
-	pthread_mutex_lock(&boxes->snap_lock);
-	found = json_object_get(boxes->snaps, name);
 	json_object_foreach(boxes->snaps, id, row)
 	{
 		const char *its = json_string_value(json_object_get(row, "name"));
@@ -46,6 +45,15 @@ json_t *snaps_find(struct boxes *boxes, const char *name)
 		if (!found && its && !strcmp(its, name))
 			found = row;
 	}
+	return found;
+}
+
+json_t *snaps_find(struct boxes *boxes, const char *name)
+{
+	json_t *found;
+
+	pthread_mutex_lock(&boxes->snap_lock);
+	found = find_locked(boxes, name);
 	found = found ? json_deep_copy(found) : NULL;
 	pthread_mutex_unlock(&boxes->snap_lock);
 	return found;
@@ -135,21 +143,31 @@ static json_t *row_of(struct box *box, const struct box_snapshot *snapshot, cons
 			 labels ? json_deep_copy(labels) : json_object());
 }
 
+static int name_taken(const char *name, struct box_error *err)
+{
+	return box_refuse(err, 409, "conflict", NULL, "there is a snapshot '%s' already", name);
+}
+
 /** @row, a new reference, becomes the snapshot's. Return: 0 or -errno with @err. */
 static int add_row(struct boxes *boxes, const char *id, json_t *row, struct box_error *err)
 {
+	const char *name = json_string_value(json_object_get(row, "name"));
 	char *text = row ? json_dumps(row, JSON_COMPACT) : NULL;
 	int ret = text ? 0 : -ENOMEM;
 
+	pthread_mutex_lock(&boxes->snap_lock);
+	/* Another one may have come by that name while this one was written. */
+	if (!ret && name && find_locked(boxes, name))
+		ret = -EEXIST;
 	if (!ret)
 		ret = db_snap_put(boxes->db, id, text);
-	if (!ret) {
-		pthread_mutex_lock(&boxes->snap_lock);
+	if (!ret)
 		ret = json_object_set(boxes->snaps, id, row) ? -ENOMEM : 0;
-		pthread_mutex_unlock(&boxes->snap_lock);
-	}
+	pthread_mutex_unlock(&boxes->snap_lock);
 	free(text);
-	if (ret)
+	if (ret == -EEXIST)
+		name_taken(name, err);
+	else if (ret)
 		box_refuse(err, ret == -ENOSPC ? 507 : 500,
 			   ret == -ENOSPC ? "no_space" : "internal", NULL, "snapshot '%s': %s", id,
 			   strerror(-ret));
@@ -166,8 +184,7 @@ int snaps_make(struct box *box, const char *name, const json_t *labels, json_t *
 
 	json_decref(row);
 	if (row)
-		return box_refuse(err, 409, "conflict", NULL, "there is a snapshot '%s' already",
-				  name);
+		return name_taken(name, err);
 	if (box_begin(box))
 		return box_refuse(err, 404, "not_found", NULL, "no sandbox '%s'", box->name);
 	if (box->state != BOX_RUNNING)

@@ -126,6 +126,10 @@ int box_started(struct box *box, bool entrypoint, struct box_error *err)
 
 	ret = exec_box_started(box->boxes->thawd, &use, entrypoint ? box->spec.entrypoint : NULL,
 			       box->spec.env, why, sizeof(why));
+	pthread_mutex_lock(&box->lock);
+	box->open = true;
+	pthread_cond_broadcast(&box->changed);
+	pthread_mutex_unlock(&box->lock);
 	if (!ret && entrypoint && box->spec.entrypoint &&
 	    exec_box_entrypoint(box->boxes->thawd, box->name, id)) {
 		pthread_mutex_lock(&box->lock);
@@ -253,6 +257,7 @@ static int take_machine(struct start *start, bool *waits, struct box_error *err)
 		 box->spec.snapshot[0] ? box->spec.snapshot : box->base);
 	box->pool = pool;
 	box->ended = false;
+	box->open = false;
 	box->entrypoint_exec[0] = '\0';
 	box->incarnation++;
 	box->started_ms = utc_now_ms();
@@ -399,6 +404,7 @@ int box_resume(struct box *box, struct box_error *err)
 	ret = start.all_fd < 0 ? start.all_fd : box_enter(box, BOX_RESUMING, err);
 	pthread_mutex_lock(&box->lock);
 	box->ended = false;
+	box->open = false;
 	box->incarnation++;
 	box_sandbox(box, &start.sb);
 	start.sb.next[0] = '\0';

@@ -34,7 +34,7 @@ struct conf {
 	u64 header_timeout_ms, body_timeout_ms, idle_timeout_ms, send_timeout_ms, stop_timeout_ms;
 	u64 io_threads;
 	/* ports */
-	u64 port_connect_timeout_ms, port_head_timeout_ms;
+	u64 port_connect_timeout_ms, port_head_timeout_ms, guest_timeout_ms;
 	/* sandboxes */
 	char *default_template, *pools, *cgroup_root;
 	u64 inactivity_timeout_ms;			/* 0: none */

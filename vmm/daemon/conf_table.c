@@ -42,6 +42,7 @@ const struct conf_row conf_rows[] = {
 	{"port_connect_timeout", CONF_DURATION, AT(port_connect_timeout_ms), 10, HOUR, "10s", true},
 	{"port_head_timeout", CONF_DURATION, AT(port_head_timeout_ms), 10, 24 * HOUR, "5m", true},
 	/* sandboxes */
+	{"guest_timeout", CONF_DURATION, AT(guest_timeout_ms), 100, HOUR, "60s", true},
 	{"default_template", CONF_TEXT, AT(default_template), 0, 63, "debian", false},
 	{"inactivity_timeout", CONF_DURATION, AT(inactivity_timeout_ms), 0, 6 * HOUR, "10m", true},
 	{"pools", CONF_TEXT, AT(pools), 0, 1000, "", false},

@@ -12,8 +12,8 @@
 
 #include "vmm/daemon/exec_end.h"
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
 #include "vmm/daemon/exec_spec.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -77,8 +77,8 @@ static void load_meta(struct found *found, const char *file)
 	json_t *meta;
 	size_t len;
 
-	if (strlen(file) != strlen("exec-.json") + KEPT_ID_CHARS ||
-	    strncmp(file, "exec-", 5) || strcmp(file + 5 + KEPT_ID_CHARS, ".json"))
+	if (strlen(file) != strlen("exec-.json") + KEPT_ID_CHARS || strncmp(file, "exec-", 5) ||
+	    strcmp(file + 5 + KEPT_ID_CHARS, ".json"))
 		return;
 	memcpy(id, file + 5, KEPT_ID_CHARS);
 	if (kept_id_parse(id, raw))
@@ -288,7 +288,7 @@ int exec_box_started(struct thawd *thawd, const struct box_use *use, const json_
 	struct execs *execs = thawd_execs(thawd);
 	struct found *found = calloc(1, sizeof(*found));
 	char *paused_folder = NULL;
-	int ret = found ? execs_box_begin(execs, use, &paused_folder) : -ENOMEM;
+	int ret = found ? execs_box_begin(execs, use, &paused_folder, false) : -ENOMEM;
 
 	if (ret) {
 		snprintf(why, why_bytes, "%s", strerror(-ret));
@@ -308,6 +308,37 @@ int exec_box_started(struct thawd *thawd, const struct box_use *use, const json_
 	adopt(found);
 	free(found);
 	return entrypoint ? entrypoint_start(thawd, use, entrypoint, env, why, why_bytes) : 0;
+}
+
+void exec_box_left(struct thawd *thawd, const struct box_use *use)
+{
+	struct execs *execs = thawd_execs(thawd);
+	struct found *found = calloc(1, sizeof(*found));
+	char *paused_folder = NULL;
+
+	if (!found || execs_box_begin(execs, use, &paused_folder, true))
+		goto out;
+	found->execs = execs;
+	found->use = use;
+	load_folder(found);
+	qsort(found->all, found->n, sizeof(found->all[0]), by_start);
+	for (size_t i = 0; i < found->n; i++) {
+		struct kept *kept = found->all[i].kept;
+
+		if (kept->state != KEPT_ENDED) {
+			kept->state = KEPT_ENDED;
+			kept->end = (struct kept_end){.kind = KEPT_LOST,
+						      .text = "its machine has gone"};
+			kept_log_rest(kept);
+		}
+		if (kept_add(kept, 0))
+			log_warn("sandbox %s: exec %s is not shown", kept->box, kept->id);
+		kept_put(kept);
+	}
+	execs_box_end(execs, box_name(use->box), use->incarnation, false);
+out:
+	free(paused_folder);
+	free(found);
 }
 
 void exec_box_stopped(struct thawd *thawd, const char *name, u64 incarnation)

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/notes.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -15,24 +15,32 @@
 #define SECOND_NS    1000000000ull
 #define FORGET_TRIES 5
 
+int kept_stream(struct kept *kept)
+{
+	struct thawd *thawd = execs_thawd(kept->execs);
+	struct box_use use = {0};
+	int fd = box_use_quiet(thawd, kept->box, &use);
+
+	if (fd)
+		return fd == -ENOENT ? -ENODEV : fd;
+	fd = use.incarnation == kept->incarnation ? box_stream(thawd, &use) : -ENODEV;
+	box_use_end(thawd, &use);
+	return fd;
+}
+
 /* The guest need not hold its ring and status any longer. One that does not answer keeps them until
  * it has too many. */
 void kept_forget(struct kept *kept)
 {
-	struct thawd *thawd = execs_thawd(kept->execs);
 	int ret = -EBUSY;
 
 	for (int i = 0; i < FORGET_TRIES && ret == -EBUSY && !execs_stopping(kept->execs); i++) {
-		struct box_use use = {0};
 		int fd;
 
 		/* Until the shim has seen our stream's end, the exec is in use. */
 		if (i)
 			(void)poll(NULL, 0, 10 << i);
-		if (box_use_quiet(thawd, kept->box, &use))
-			return;
-		fd = use.incarnation == kept->incarnation ? box_stream(thawd, &use) : -ENODEV;
-		box_use_end(thawd, &use);
+		fd = kept_stream(kept);
 		if (fd < 0)
 			return;
 		ret = exec_guest_call(fd, SHIM_FORGET, kept->raw_id, sizeof(kept->raw_id),
@@ -85,7 +93,7 @@ void kept_ended(struct kept *kept, const struct kept_end *end)
 	if (kept->entrypoint && !lost && !failed)
 		box_entrypoint_ended(execs_thawd(kept->execs), kept->box, kept->incarnation,
 				     kept_exit_code(end));
+	kept_trim(kept);
 	if (!lost && !failed)
 		kept_forget(kept);
-	kept_trim(kept);
 }

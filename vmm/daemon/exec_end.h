@@ -10,6 +10,9 @@ struct kept_end;
  * the shim is told to forget it. */
 void kept_ended(struct kept *kept, const struct kept_end *end);
 
+/** kept_stream() - a new stream to its shim. Return: the fd, -ENODEV: there is no such machine any
+ * more, or -errno. */
+int kept_stream(struct kept *kept);
 /** kept_forget() - tell the shim; waits for some seconds at most. */
 void kept_forget(struct kept *kept);
 

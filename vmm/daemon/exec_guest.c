@@ -86,8 +86,8 @@ size_t exec_guest_stdin_room(const struct exec_guest *g)
 int exec_guest_send(struct exec_guest *g)
 {
 	while (g->tx_len) {
-		ssize_t n = send(g->fd, g->tx + g->tx_start, g->tx_len,
-				 MSG_DONTWAIT | MSG_NOSIGNAL);
+		ssize_t n =
+			send(g->fd, g->tx + g->tx_start, g->tx_len, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno == EINTR)
 			continue;

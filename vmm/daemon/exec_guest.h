@@ -14,7 +14,8 @@
 #include "vmm/util/types.h"
 
 struct exec_guest_ops {
-	/** Output at g->offset (before it is counted). Return: 0, or -errno, which ends the stream. */
+	/** Output at g->offset (before it is counted). Return: 0, or -errno, which ends the stream.
+	 */
 	int (*output)(void *opaque, enum exec_stream stream, const u8 *data, size_t len_bytes);
 	/** SHIM_STARTED, or SHIM_ATTACHED with a pid. */
 	void (*started)(void *opaque, u32 pid);

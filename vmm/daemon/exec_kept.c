@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of execs: who is there, in which box, and for how long.
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,25 +12,6 @@
 
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
-
-struct exec_box {
-	struct exec_box *next;
-	char name[BOX_NAME_MAX + 1];
-	u64 incarnation;
-	bool running, paused;
-	struct kept *first, **last; /* oldest first */
-	char *folder;		    /* of its machine's files */
-};
-
-struct execs {
-	struct thawd *thawd;
-	struct exec_settings settings;
-	pthread_mutex_t lock;
-	pthread_cond_t idle;
-	struct exec_box *boxes;
-	unsigned int pullers;
-	bool stopping;
-};
 
 struct execs *execs_new(struct thawd *thawd, const struct exec_settings *settings)
 {
@@ -53,7 +34,7 @@ static void wake_puller(struct kept *kept)
 	pthread_mutex_unlock(&kept->lock);
 }
 
-static struct exec_box *box_find(struct execs *execs, const char *name)
+struct exec_box *execs_box_find(struct execs *execs, const char *name)
 {
 	struct exec_box *box = execs->boxes;
 
@@ -100,7 +81,7 @@ void kept_put(struct kept *kept)
  * the caller's then. */
 static bool unlink_locked(struct kept *kept)
 {
-	struct exec_box *box = box_find(kept->execs, kept->box);
+	struct exec_box *box = execs_box_find(kept->execs, kept->box);
 	struct kept **at;
 
 	for (at = box ? &box->first : NULL; at && *at; at = &(*at)->next) {
@@ -246,7 +227,7 @@ int kept_add(struct kept *kept, u32 limit)
 	int ret;
 
 	pthread_mutex_lock(&execs->lock);
-	ret = execs->stopping ? -ENODEV : add_locked(box_find(execs, kept->box), kept, limit);
+	ret = execs->stopping ? -ENODEV : add_locked(execs_box_find(execs, kept->box), kept, limit);
 	pthread_mutex_unlock(&execs->lock);
 	return ret;
 }
@@ -283,7 +264,7 @@ void kept_trim(struct kept *kept)
 
 	do {
 		pthread_mutex_lock(&execs->lock);
-		box = box_find(execs, kept->box);
+		box = execs_box_find(execs, kept->box);
 		victim = box ? trim_one(box, 4 * execs->settings.log_bytes) : NULL;
 		pthread_mutex_unlock(&execs->lock);
 		if (victim) {
@@ -299,7 +280,7 @@ struct kept *kept_find(struct execs *execs, const char *name, const char *id)
 	struct kept *at = NULL;
 
 	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, name);
+	box = execs_box_find(execs, name);
 	for (at = box ? box->first : NULL; at && strcmp(at->id, id);)
 		at = at->next;
 	if (at)
@@ -315,7 +296,7 @@ ssize_t kept_list(struct execs *execs, const char *name, struct kept ***out)
 
 	*out = NULL;
 	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, name);
+	box = execs_box_find(execs, name);
 	if (box) {
 		for (struct kept *at = box->first; at; at = at->next)
 			max++;
@@ -331,166 +312,13 @@ ssize_t kept_list(struct execs *execs, const char *name, struct kept ***out)
 	return n;
 }
 
-json_t *kept_known(struct execs *execs, const struct kept *kept)
-{
-	struct kept *found = NULL;
-	json_t *meta = NULL;
-
-	pthread_mutex_lock(&execs->lock);
-	for (struct exec_box *box = execs->boxes; box && !found; box = box->next)
-		for (struct kept *at = box->first; at && !found; at = at->next)
-			if (at != kept && !strcmp(at->id, kept->id)) {
-				at->refs++;
-				found = at;
-			}
-	pthread_mutex_unlock(&execs->lock);
-	if (found) {
-		meta = kept_meta_json(found);
-		kept_put(found);
-	}
-	return meta;
-}
-
-struct kept *kept_find_entrypoint(struct execs *execs, const char *name)
-{
-	struct exec_box *box;
-	struct kept *at = NULL;
-
-	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, name);
-	for (at = box ? box->first : NULL; at && !at->entrypoint;)
-		at = at->next;
-	if (at)
-		at->refs++;
-	pthread_mutex_unlock(&execs->lock);
-	return at;
-}
-
-static struct exec_box *box_add_locked(struct execs *execs, const char *name)
-{
-	struct exec_box *box = calloc(1, sizeof(*box));
-
-	if (!box)
-		return NULL;
-	snprintf(box->name, sizeof(box->name), "%s", name);
-	box->last = &box->first;
-	box->next = execs->boxes;
-	execs->boxes = box;
-	return box;
-}
-
-/* Take all of a box's list. execs->lock is held. */
-static struct kept *take_all(struct exec_box *box)
+struct kept *execs_box_take(struct exec_box *box)
 {
 	struct kept *all = box->first;
 
 	box->first = NULL;
 	box->last = &box->first;
 	return all;
-}
-
-/* Its puller ends. */
-static void leave(struct kept *kept)
-{
-	pthread_mutex_lock(&kept->lock);
-	kept->gone = true;
-	if (kept->wake_fd >= 0)
-		eventfd_write(kept->wake_fd, 1);
-	pthread_mutex_unlock(&kept->lock);
-}
-
-/* Of those that are out of the table. */
-static void leave_all(struct kept *all)
-{
-	struct kept *next;
-
-	for (struct kept *at = all; at; at = next) {
-		next = at->next;
-		at->next = NULL;
-		leave(at);
-		kept_put(at);
-	}
-}
-
-int execs_box_begin(struct execs *execs, const struct box_use *use, char **paused_folder)
-{
-	const char *name = box_name(use->box);
-	struct exec_box *box;
-	struct kept *before = NULL;
-	char path[PATH_MAX];
-	char *folder;
-	int ret = -ENOMEM;
-
-	*paused_folder = NULL;
-	box_run_path(use, "", path);
-	folder = strdup(path);
-	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, name);
-	if (!box)
-		box = box_add_locked(execs, name);
-	if (box && folder) {
-		if (box->paused)
-			*paused_folder = box->folder;
-		else
-			free(box->folder);
-		box->folder = folder;
-		folder = NULL;
-		box->incarnation = use->incarnation;
-		box->running = true;
-		before = take_all(box);
-		box->paused = false;
-		ret = 0;
-	}
-	pthread_mutex_unlock(&execs->lock);
-	free(folder);
-	leave_all(before);
-	return ret;
-}
-
-bool execs_box_stopped(struct execs *execs, const char *name)
-{
-	struct exec_box *box;
-	bool stopped;
-
-	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, name);
-	stopped = box && !box->running;
-	pthread_mutex_unlock(&execs->lock);
-	return stopped;
-}
-
-void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool paused)
-{
-	struct exec_box *box;
-
-	pthread_mutex_lock(&execs->lock);
-	box = box_find(execs, name);
-	if (box && box->incarnation == incarnation && box->running) {
-		box->running = false;
-		box->paused = paused;
-		for (struct kept *at = box->first; at; at = at->next)
-			leave(at);
-	}
-	pthread_mutex_unlock(&execs->lock);
-}
-
-void execs_box_forget(struct execs *execs, const char *name)
-{
-	struct kept *all = NULL;
-	struct exec_box **at, *box;
-
-	pthread_mutex_lock(&execs->lock);
-	for (at = &execs->boxes; *at && strcmp((*at)->name, name);)
-		at = &(*at)->next;
-	box = *at;
-	if (box) {
-		*at = box->next;
-		all = take_all(box);
-		free(box->folder);
-		free(box);
-	}
-	pthread_mutex_unlock(&execs->lock);
-	leave_all(all);
 }
 
 void execs_puller_count(struct execs *execs, int change)
@@ -519,7 +347,7 @@ void execs_free(struct execs *execs)
 	while (execs->boxes) {
 		box = execs->boxes;
 		execs->boxes = box->next;
-		for (at = take_all(box); at;) {
+		for (at = execs_box_take(box); at;) {
 			struct kept *next = at->next;
 
 			if (!--at->refs)

@@ -112,8 +112,8 @@ struct kept {
 	struct kept_end end;
 	struct exec_log log;
 	bool log_open;
-	u64 oldest;	    /* exec_log_oldest() while the log is closed */
-	u64 hold_until_ns;  /* nothing is given up before, for the client to come back */
+	u64 oldest;	   /* exec_log_oldest() while the log is closed */
+	u64 hold_until_ns; /* nothing is given up before, for the client to come back */
 	struct kept_reader *readers;
 	struct kept_reader *owner; /* the client that has the terminal or the streams */
 	bool orphan; /* in the foreground, its client was lost with an earlier thawd */
@@ -209,60 +209,5 @@ json_t *kept_json(struct kept *kept);
 void kept_exit_json(const struct kept_end *end, json_t *object);
 /** kept_exit_code() - 0 to 255; 124 when timed out, 128 + n by signal n; -1: not known. */
 int kept_exit_code(const struct kept_end *end);
-
-/*
- * Between the parts of the exec code.
- */
-
-/** execs_thawd(), execs_settings() - what it was made with. */
-struct thawd *execs_thawd(const struct execs *execs);
-const struct exec_settings *execs_settings(const struct execs *execs);
-bool execs_stopping(const struct execs *execs);
-
-/** kept_new() - with paths in the run folder of @use; in no table yet. NULL: no memory. */
-struct kept *kept_new(struct execs *execs, const struct box_use *use, const char *id);
-/** kept_add() - into the table, which takes a reference; @limit: unless the box has so many
- * running ones. Return: 0, -EAGAIN, -EEXIST, -ENODEV (the box has another machine now), -ENOMEM. */
-int __must_check kept_add(struct kept *kept, u32 limit);
-/** kept_drop() - out of the table, files stay. */
-void kept_drop(struct kept *kept);
-/** kept_trim() - remove the oldest ended ones of its box until the bounds are kept. */
-void kept_trim(struct kept *kept);
-/** kept_wake_readers() - kept->lock is held. */
-void kept_wake_readers(struct kept *kept);
-/** kept_log_reopen() - after kept_log_rest(), or a restart. kept->lock is held. Return: 0 or
- * -errno. */
-int __must_check kept_log_reopen(struct kept *kept);
-/** kept_log_rest() - close the files if nobody reads them. kept->lock is held. */
-void kept_log_rest(struct kept *kept);
-/** kept_known() - argv and the rest of a live exec with this id in any other box: it is a fork of
- * that. Return: a meta object (kept_meta_json()), or NULL. */
-json_t *kept_known(struct execs *execs, const struct kept *kept);
-
-/** execs_box_begin() - @use is the machine of its box from now on. @paused_folder: where the files
- * of the box's execs are if it was paused, to be freed; else NULL. Return: 0 or -ENOMEM. */
-int __must_check execs_box_begin(struct execs *execs, const struct box_use *use,
-				 char **paused_folder);
-/** execs_box_stopped() - a box that is known here, with what its last machine left. */
-bool execs_box_stopped(struct execs *execs, const char *name);
-/** execs_box_end() - that machine has gone; @paused: for now. What it left stays until its next
- * machine. */
-void execs_box_end(struct execs *execs, const char *name, u64 incarnation, bool paused);
-/** execs_box_forget() - there is no such box any more. */
-void execs_box_forget(struct execs *execs, const char *name);
-
-/** kept_pull_start() - start the puller. @payload: of SHIM_EXEC, NULL: attach. @stream: owned from
- * now on, -1: to be opened. @listed: the shim knows the id. Return: 0 or -errno. */
-int __must_check kept_pull_start(struct kept *kept, const u8 *payload, size_t payload_bytes,
-				 int stream, bool listed);
-/** execs_puller_count() - @change: +1 or -1. execs_free() waits for 0. */
-void execs_puller_count(struct execs *execs, int change);
-
-/* exec_meta.c */
-json_t *kept_meta_json(struct kept *kept);
-/** kept_meta_save() - Return: 0 or -errno (logged). */
-int __must_check kept_meta_save(struct kept *kept);
-/** kept_meta_take() - what @meta says; a part that makes no sense is left out. */
-void kept_meta_take(struct kept *kept, const json_t *meta);
 
 #endif

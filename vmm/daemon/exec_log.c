@@ -20,7 +20,7 @@
 
 struct seg_head {
 	u64 magic;
-	u64 base;	   /* output before this file */
+	u64 base;		  /* output before this file */
 	u64 out_bytes, err_bytes; /* the same by stream */
 };
 
@@ -68,12 +68,12 @@ static void old_path(const struct exec_log *log, char out[PATH_MAX])
 void exec_log_init(struct exec_log *log, const char *path, u64 cap_bytes, u64 base)
 {
 	*log = (struct exec_log){
-		.cap_bytes = MAX(cap_bytes, (u64)EXEC_LOG_CAP_MIN),
 		.old.fd = -1,
 		.cur.fd = -1,
 		.end = base,
 		.path = path,
 	};
+	log->cap_bytes = MAX(cap_bytes, (u64)EXEC_LOG_CAP_MIN);
 }
 
 void exec_log_close(struct exec_log *log)

@@ -58,9 +58,9 @@ struct exec_log_hint {
 
 struct exec_log_chunk {
 	enum exec_stream stream;
-	u64 cursor;    /* of its first byte */
-	u64 time_ns;   /* CLOCK_REALTIME when it came */
-	u64 skipped;   /* bytes between the asked cursor and this that are no longer there */
+	u64 cursor;  /* of its first byte */
+	u64 time_ns; /* CLOCK_REALTIME when it came */
+	u64 skipped; /* bytes between the asked cursor and this that are no longer there */
 	size_t len_bytes;
 };
 

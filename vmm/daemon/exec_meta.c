@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/exec_text.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
@@ -20,11 +20,11 @@ static json_t *end_json(const struct kept *kept)
 
 	if (kept->state != KEPT_ENDED)
 		return json_null();
-	return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:s, s:I, s:I, s:I}", "kind", (int)end->kind,
-			 "value", (json_int_t)end->value, "flags", (json_int_t)end->flags, "stage",
-			 (json_int_t)end->stage, "error", end->error, "time_ns",
-			 (json_int_t)end->time_ns, "text", end->text, "output_end",
-			 (json_int_t)kept->log.end, "stdout_bytes",
+	return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:s, s:I, s:I, s:I}", "kind",
+			 (int)end->kind, "value", (json_int_t)end->value, "flags",
+			 (json_int_t)end->flags, "stage", (json_int_t)end->stage, "error",
+			 end->error, "time_ns", (json_int_t)end->time_ns, "text", end->text,
+			 "output_end", (json_int_t)kept->log.end, "stdout_bytes",
 			 (json_int_t)kept->log.count[EXEC_STDOUT], "stderr_bytes",
 			 (json_int_t)kept->log.count[EXEC_STDERR]);
 }
@@ -36,9 +36,9 @@ json_t *kept_meta_json(struct kept *kept)
 	pthread_mutex_lock(&kept->lock);
 	meta = json_pack("{s:O, s:b, s:b, s:b, s:b, s:I, s:I, s:I, s:o}", "argv", kept->argv, "pty",
 			 kept->pty, "combined", kept->combined, "detached", kept->detached,
-			 "with_stdin", kept->with_stdin, "timeout_ms",
-			 (json_int_t)kept->timeout_ms, "started_ns", (json_int_t)kept->started_ns,
-			 "pid", (json_int_t)kept->pid, "end", end_json(kept));
+			 "with_stdin", kept->with_stdin, "timeout_ms", (json_int_t)kept->timeout_ms,
+			 "started_ns", (json_int_t)kept->started_ns, "pid", (json_int_t)kept->pid,
+			 "end", end_json(kept));
 	pthread_mutex_unlock(&kept->lock);
 	return meta;
 }
@@ -110,8 +110,7 @@ void kept_meta_take(struct kept *kept, const json_t *meta)
 	bool strings = json_is_array(argv);
 	size_t i;
 
-	json_array_foreach(argv, i, item)
-		strings = strings && json_is_string(item);
+	json_array_foreach(argv, i, item) strings = strings && json_is_string(item);
 	pthread_mutex_lock(&kept->lock);
 	if (strings) {
 		json_decref(kept->argv);
@@ -150,9 +149,9 @@ void kept_exit_json(const struct kept_end *end, json_t *object)
 
 	json_object_set_new(object, "exit_code", code < 0 ? json_null() : json_integer(code));
 	json_object_set_new(object, "signal",
-			    end->kind == KEPT_SIGNALLED ?
-				    json_string(exec_signal_name(end->value, name)) :
-				    json_null());
+			    end->kind == KEPT_SIGNALLED
+				    ? json_string(exec_signal_name(end->value, name))
+				    : json_null());
 	json_object_set_new(object, "timed_out", json_boolean(end->flags & SHIM_EXIT_TIMED_OUT));
 	json_object_set_new(object, "oom_killed", json_boolean(end->flags & SHIM_EXIT_OOM));
 }
@@ -169,8 +168,9 @@ json_t *kept_json(struct kept *kept)
 		view.end = (struct kept_end){.kind = KEPT_LOST};
 	object = json_pack(
 		"{s:s, s:O, s:o, s:s, s:b, s:b, s:b, s:b, s:o, s:o, s:b, s:I, s:I, s:I, s:I}", "id",
-		kept->id, "argv", kept->argv, "pid", view.pid ? json_integer(view.pid) : json_null(),
-		"state", ended ? "ended" : "running", "detached", kept->detached, "pty", kept->pty,
+		kept->id, "argv", kept->argv, "pid",
+		view.pid ? json_integer(view.pid) : json_null(), "state",
+		ended ? "ended" : "running", "detached", kept->detached, "pty", kept->pty,
 		"combined", kept->combined, "entrypoint", kept->entrypoint, "started",
 		exec_time_json(kept->started_ns), "ended",
 		ended ? exec_time_json(view.end.time_ns) : json_null(), "lost",

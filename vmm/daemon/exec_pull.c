@@ -16,13 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vmm/daemon/exec_end.h"
 #include "vmm/daemon/exec_guest.h"
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
+#include "vmm/daemon/exec_text.h"
 #include "vmm/daemon/notes.h"
+#include "vmm/daemon/thawd.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
@@ -45,6 +46,7 @@ struct pull {
 	bool listed;
 	int tries;
 	u64 acked;
+	u64 start_by_ns; /* the guest has begun with it by then */
 	u64 deadline_ns; /* thawd kills then; 0: never */
 	u64 lost_ns;	 /* thawd gives up then; 0: never */
 	bool timed_out;
@@ -54,14 +56,6 @@ struct pull {
 	enum exec_stream batch_stream;
 	u8 *batch;
 };
-
-static u64 realtime_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (u64)ts.tv_sec * 1000000000u + (u64)ts.tv_nsec;
-}
 
 static void end_lost(struct pull *p, const char *text)
 {
@@ -78,7 +72,7 @@ static void append(struct pull *p, enum exec_stream stream, const u8 *data, size
 	int ret;
 
 	pthread_mutex_lock(&kept->lock);
-	ret = exec_log_append(&kept->log, stream, realtime_ns(), data, len_bytes);
+	ret = exec_log_append(&kept->log, stream, exec_now_ns(), data, len_bytes);
 	if (ret) {
 		/* The command must not hang for want of disk: the gap is told to readers. */
 		exec_log_skip(&kept->log, kept->log.end + len_bytes);
@@ -103,8 +97,7 @@ static int on_output(void *opaque, enum exec_stream stream, const u8 *data, size
 {
 	struct pull *p = opaque;
 
-	if (p->batch_len &&
-	    (stream != p->batch_stream || len_bytes > BATCH_BYTES - p->batch_len))
+	if (p->batch_len && (stream != p->batch_stream || len_bytes > BATCH_BYTES - p->batch_len))
 		flush_batch(p);
 	if (!p->batch)
 		p->batch = malloc(BATCH_BYTES);
@@ -159,7 +152,8 @@ static void on_failed(void *opaque, const struct shim_error *error, const char *
 {
 	struct pull *p = opaque;
 
-	/* No answer to SHIM_ATTACH can be a failure of the command, unless it says how it failed. */
+	/* No answer to SHIM_ATTACH can be a failure of the command, unless it says how it failed.
+	 */
 	if (!p->fresh && error->stage == SHIM_STAGE_REQUEST) {
 		if (error->error == ENOENT && (p->listed || ++p->tries >= UNLISTED_TRIES))
 			end_lost(p, "the guest does not know it");
@@ -267,8 +261,26 @@ static bool may_pull(struct kept *kept, u64 now_ns)
 
 /* --- the loop --- */
 
+/* A guest that is stuck. Should it wake up, it finds both requests. */
+static void check_start(struct pull *p)
+{
+	enum kept_state state;
+
+	p->start_by_ns = 0;
+	pthread_mutex_lock(&p->kept->lock);
+	state = p->kept->state;
+	pthread_mutex_unlock(&p->kept->lock);
+	if (state != KEPT_STARTING)
+		return;
+	if (p->g.fd >= 0 && !exec_guest_put(&p->g, SHIM_KILL, NULL, 0))
+		(void)!exec_guest_send(&p->g);
+	end_lost(p, "the guest does not answer");
+}
+
 static int check_deadlines(struct pull *p, u64 now_ns)
 {
+	if (p->start_by_ns && now_ns >= p->start_by_ns)
+		check_start(p);
 	if (p->deadline_ns && now_ns >= p->deadline_ns) {
 		p->deadline_ns = 0;
 		p->lost_ns = now_ns + KILL_WAIT_MS * MS_NS;
@@ -300,9 +312,9 @@ static short wait_for(struct pull *p, int fd, short events, u64 until_ns)
 	eventfd_t count;
 
 	if (until_ns)
-		timeout_ms = until_ns <= now_ns ?
-				     0 :
-				     (int)MIN((until_ns - now_ns) / MS_NS + 1, (u64)INT32_MAX);
+		timeout_ms = until_ns <= now_ns
+				     ? 0
+				     : (int)MIN((until_ns - now_ns) / MS_NS + 1, (u64)INT32_MAX);
 	if (poll(fds, 2, timeout_ms) <= 0)
 		return 0;
 	if (fds[1].revents)
@@ -348,7 +360,7 @@ static int stream_step(struct pull *p)
 	pthread_mutex_lock(&kept->lock);
 	ret = send_requests(p);
 	kept->blocked = !may_pull(kept, now_ns);
-	until_ns = soonest(p->deadline_ns, p->lost_ns);
+	until_ns = soonest(soonest(p->deadline_ns, p->lost_ns), p->start_by_ns);
 	if (kept->blocked && kept->hold_until_ns > now_ns)
 		until_ns = soonest(until_ns, kept->hold_until_ns);
 	if (!kept->blocked)
@@ -373,21 +385,6 @@ static int stream_step(struct pull *p)
 	return acknowledge(p) ?: ret;
 }
 
-/* A stream to the shim. Return: the fd, -ENODEV: there is no such machine any more, or -errno. */
-static int stream_open(struct kept *kept)
-{
-	struct thawd *thawd = execs_thawd(kept->execs);
-	struct box_use use = {0};
-	int fd;
-
-	fd = box_use_quiet(thawd, kept->box, &use);
-	if (fd)
-		return fd == -ENOENT ? -ENODEV : fd;
-	fd = use.incarnation == kept->incarnation ? box_stream(thawd, &use) : -ENODEV;
-	box_use_end(thawd, &use);
-	return fd;
-}
-
 static int stream_begin(struct pull *p)
 {
 	struct kept *kept = p->kept;
@@ -396,7 +393,7 @@ static int stream_begin(struct pull *p)
 
 	p->stream = -1;
 	if (fd < 0)
-		fd = stream_open(kept);
+		fd = kept_stream(kept);
 	if (fd < 0)
 		return fd;
 	ret = exec_guest_init(&p->g, fd, &ops, p);
@@ -438,7 +435,9 @@ static void pull(struct pull *p)
 		exec_guest_destroy(&p->g);
 		if (must_leave(p))
 			break;
-		(void)wait_for(p, -1, 0, soonest(clock_now_ns() + wait_ms * MS_NS, p->lost_ns));
+		(void)wait_for(p, -1, 0,
+			       soonest(clock_now_ns() + wait_ms * MS_NS,
+				       soonest(p->lost_ns, p->start_by_ns)));
 		(void)check_deadlines(p, clock_now_ns());
 		wait_ms = MIN(wait_ms * 2, 2000ull);
 	}
@@ -454,7 +453,7 @@ static void *pull_main(void *opaque)
 	if (p->over) {
 		if (p->timed_out)
 			p->end.flags |= SHIM_EXIT_TIMED_OUT;
-		p->end.time_ns = realtime_ns();
+		p->end.time_ns = exec_now_ns();
 		kept_ended(kept, &p->end);
 	}
 	fd_close(&p->stream);
@@ -486,6 +485,7 @@ int kept_pull_start(struct kept *kept, const u8 *payload, size_t payload_bytes, 
 		memcpy(p->payload, payload, payload_bytes);
 		p->payload_bytes = payload_bytes;
 	}
+	p->start_by_ns = clock_now_ns() + execs_thawd(kept->execs)->conf.guest_timeout_ms * MS_NS;
 	if (kept->timeout_ms)
 		p->deadline_ns =
 			clock_now_ns() + ((u64)kept->timeout_ms + DEADLINE_LATE_MS) * MS_NS;

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "vmm/daemon/exec_kept.h"
+#include "vmm/daemon/exec_table.h"
 #include "vmm/daemon/http.h"
 #include "vmm/util/util.h"
 

@@ -14,9 +14,9 @@
 #include "vmm/util/util.h"
 
 static const char *const post_fields[] = {
-	"argv",	  "env",    "cwd",	"user",		   "stdin",    "stdin_encoding",
-	"timeout_ms", "pty",    "combined", "detach",	   "encoding", "max_output_bytes",
-	"drain_ms",	  "stdin_open", NULL};
+	"argv",	      "env",	    "cwd",	"user",	  "stdin",    "stdin_encoding",
+	"timeout_ms", "pty",	    "combined", "detach", "encoding", "max_output_bytes",
+	"drain_ms",   "stdin_open", NULL};
 static const char *const socket_fields[] = {"argv", "env",	"cwd",	    "user", "timeout_ms",
 					    "pty",  "combined", "drain_ms", NULL};
 static const char *const entrypoint_fields[] = {"argv", "env", NULL};
@@ -129,8 +129,8 @@ static int take_pty(struct exec_spec *spec, const json_t *json, struct shim_size
 		return 0;
 	if (check_fields(pty, fields, error))
 		return -EINVAL;
-	return take_size(pty, "cols", &size->cols, error) ?:
-	       take_size(pty, "rows", &size->rows, error);
+	return take_size(pty, "cols", &size->cols, error)
+		       ?: take_size(pty, "rows", &size->rows, error);
 }
 
 static int take_user(const json_t *json, struct shim_exec *head, struct exec_spec_error *error)
@@ -201,7 +201,8 @@ static int take_post(struct exec_spec *spec, const json_t *json, struct exec_spe
 		return fail(error, "invalid_request", "'encoding' must be \"utf-8\" or \"base64\"");
 	spec->utf8 = !encoding || !strcmp(encoding, "utf-8");
 	spec->output_max_bytes = EXEC_OUTPUT_DEFAULT;
-	if (take_number(json, "max_output_bytes", EXEC_OUTPUT_MAX, &spec->output_max_bytes, error) ||
+	if (take_number(json, "max_output_bytes", EXEC_OUTPUT_MAX, &spec->output_max_bytes,
+			error) ||
 	    take_bool(json, "detach", &spec->detached, error) ||
 	    take_bool(json, "stdin_open", &spec->stdin_open, error))
 		return -EINVAL;
@@ -315,8 +316,8 @@ static int add_cwd(const json_t *json, struct text *t, struct shim_exec *head,
 }
 
 static int finish(struct exec_spec *spec, struct shim_exec *head, struct shim_exec_ext *ext,
-		  const void *strings, size_t strings_bytes,
-		  const struct exec_spec_limits *limits, struct exec_spec_error *error)
+		  const void *strings, size_t strings_bytes, const struct exec_spec_limits *limits,
+		  struct exec_spec_error *error)
 {
 	size_t len = sizeof(*head) + sizeof(*ext) + strings_bytes;
 
@@ -346,9 +347,9 @@ static int finish(struct exec_spec *spec, struct shim_exec *head, struct shim_ex
 int exec_spec_json(struct exec_spec *spec, const json_t *json, enum exec_spec_form form,
 		   const struct exec_spec_limits *limits, struct exec_spec_error *error)
 {
-	const char *const *fields = form == EXEC_FORM_POST     ? post_fields :
-				    form == EXEC_FORM_SOCKET ? socket_fields :
-								   entrypoint_fields;
+	const char *const *fields = form == EXEC_FORM_POST     ? post_fields
+				    : form == EXEC_FORM_SOCKET ? socket_fields
+							       : entrypoint_fields;
 	struct shim_exec_ext ext = {0};
 	struct shim_exec head = {0};
 	u64 timeout_ms = 0, drain_ms = 0;
@@ -359,9 +360,9 @@ int exec_spec_json(struct exec_spec *spec, const json_t *json, enum exec_spec_fo
 	spec->entrypoint = spec->detached = form == EXEC_FORM_ENTRYPOINT;
 	if (!json_is_object(json))
 		return fail(error, "invalid_request", "the request must be a JSON object");
-	if (check_fields(json, fields, error) ||
-	    add_argv(spec, json, &text, &head, error) || add_env(json, &text, &head, error) ||
-	    add_cwd(json, &text, &head, error) || take_user(json, &head, error) ||
+	if (check_fields(json, fields, error) || add_argv(spec, json, &text, &head, error) ||
+	    add_env(json, &text, &head, error) || add_cwd(json, &text, &head, error) ||
+	    take_user(json, &head, error) ||
 	    take_number(json, "timeout_ms", UINT32_MAX, &timeout_ms, error) ||
 	    take_number(json, "drain_ms", PARSE_DRAIN_MAX_MS, &drain_ms, error) ||
 	    take_bool(json, "combined", &spec->combined, error) ||

@@ -2,22 +2,14 @@
 // The beginning of an exec: written down before the guest hears of it.
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "vmm/daemon/exec_kept.h"
 #include "vmm/daemon/exec_spec.h"
+#include "vmm/daemon/exec_table.h"
+#include "vmm/daemon/exec_text.h"
 #include "vmm/daemon/notes.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
-
-static u64 realtime_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	return (u64)ts.tv_sec * 1000000000u + (u64)ts.tv_nsec;
-}
 
 static void take_spec(struct kept *kept, const struct exec_spec *spec)
 {
@@ -30,7 +22,7 @@ static void take_spec(struct kept *kept, const struct exec_spec *spec)
 	kept->with_stdin = spec->with_stdin;
 	kept->in.open = spec->with_stdin;
 	kept->timeout_ms = spec->timeout_ms;
-	kept->started_ns = realtime_ns();
+	kept->started_ns = exec_now_ns();
 }
 
 int kept_start(struct thawd *thawd, const struct box_use *use, const struct exec_spec *spec,

@@ -187,6 +187,14 @@ const char *exec_signal_name(u32 number, char out[16])
 	return out;
 }
 
+u64 exec_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (u64)ts.tv_sec * 1000000000u + (u64)ts.tv_nsec;
+}
+
 json_t *exec_time_json(u64 time_ns)
 {
 	time_t seconds = (time_t)(time_ns / 1000000000u);

@@ -36,6 +36,8 @@ int exec_signal_number(const json_t *value);
 /** exec_signal_name() - "SIGTERM"; "SIGRTMIN+n" for those without a name. @out: 16 bytes. */
 const char *exec_signal_name(u32 number, char out[16]);
 
+/** exec_now_ns() - CLOCK_REALTIME. */
+u64 exec_now_ns(void);
 /** exec_time_json() - CLOCK_REALTIME in ns as RFC 3339 UTC with milliseconds; 0: null. */
 json_t *exec_time_json(u64 time_ns);
 

@@ -21,6 +21,7 @@
 
 #include "guest/shim/frame.h"
 #include "vmm/daemon/files.h"
+#include "vmm/daemon/thawd.h"
 #include "vmm/util/util.h"
 
 #define RX_BYTES      (FRAME_HEADER_BYTES + SHIM_DATA_MAX_BYTES)
@@ -35,6 +36,7 @@ struct files_run {
 	struct http_req *http;
 	struct box_use use;
 	int fd;
+	u64 start_by_ns; /* the guest has begun with it by then, or is stuck */
 	bool stdin_open, started, last, failed, ended;
 	u32 window_used;
 	u32 data_left; /* payload of a STDOUT frame that is still to come */
@@ -171,6 +173,7 @@ struct files_run *files_run_start(const struct files_request *req, const char *c
 		return NULL;
 	}
 	run->stdin_open = with_stdin;
+	run->start_by_ns = clock_now_ns() + req->thawd->conf.guest_timeout_ms * 1000000;
 	run->fd = box_stream(req->thawd, &run->use);
 	err = run->fd < 0 ? run->fd : send_exec(run, req, args, with_stdin);
 	if (!err)
@@ -346,6 +349,21 @@ static int hold(struct files_run *run, const struct files_item *item)
 	return 0;
 }
 
+/* As wait_for(); for its beginning a guest has not all the time there is. */
+static int wait_for_guest(struct files_run *run, int wait_ms)
+{
+	u64 now_ns = clock_now_ns(), left_ms;
+	int err;
+
+	if (run->started)
+		return wait_for(run, POLLIN, wait_ms);
+	left_ms = run->start_by_ns > now_ns ? (run->start_by_ns - now_ns) / 1000000 + 1 : 0;
+	if (wait_ms >= 0 && (u64)wait_ms < left_ms)
+		return wait_for(run, POLLIN, wait_ms);
+	err = wait_for(run, POLLIN, (int)left_ms);
+	return err == -EAGAIN ? broken(run, "it does not answer") : err;
+}
+
 static int receive(struct files_run *run, int wait_ms)
 {
 	ssize_t n;
@@ -362,7 +380,7 @@ static int receive(struct files_run *run, int wait_ms)
 		}
 		if (!n || (errno != EAGAIN && errno != EINTR))
 			return broken(run, "it went away");
-		err = wait_for(run, POLLIN, wait_ms);
+		err = wait_for_guest(run, wait_ms);
 		if (err)
 			return err;
 	}

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,10 +17,11 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-#define POOL_BYTES    (64 * KIB) /* of a connection, for its headers and its buffers */
-#define PEM_MAX_BYTES (256 * KIB)
-#define END_GRACE_S   5
-#define FDS_KEPT_BACK 1024u
+#define POOL_BYTES	 (64 * KIB) /* of a connection, for its headers and its buffers */
+#define PEM_MAX_BYTES	 (256 * KIB)
+#define END_GRACE_S	 5
+#define SEND_GRACE_TRIES 200u
+#define FDS_KEPT_BACK	 1024u
 
 static void mhd_log(void *opaque, const char *fmt, va_list args) __printf(2, 0);
 static void mhd_log(void *opaque, const char *fmt, va_list args)
@@ -219,6 +221,23 @@ static bool wait_requests(struct http *http, u64 ms)
 	return !left;
 }
 
+/** wait_sent() - until what was answered is on its way, for as long as a client that reads takes at
+ * most. */
+static void wait_sent(struct http *http)
+{
+	struct timespec pause = {.tv_nsec = 5000000};
+
+	for (unsigned int tries = 0; tries < SEND_GRACE_TRIES; tries++) {
+		bool busy = false;
+
+		for (unsigned int i = 0; i < http->nlisteners; i++)
+			busy |= http_conn_busy(&http->listeners[i]);
+		if (!busy)
+			return;
+		nanosleep(&pause, NULL);
+	}
+}
+
 void http_drain(struct thawd *thawd)
 {
 	struct http *http = thawd->http;
@@ -235,10 +254,13 @@ void http_drain(struct thawd *thawd)
 			MHD_quiesce_daemon(listener->daemon);
 		if (listener->kind == LISTENER_UNIX)
 			unlink(thawd->conf.socket_path);
-		fd_close(&listener->fd);
+		/* Closed later: MHD's threads may have it in their sets for a moment. */
+		shutdown(listener->fd, SHUT_RDWR);
 		http_conn_stop(listener, false);
 	}
 	done = wait_requests(http, thawd->conf.stop_timeout_ms);
+	if (done)
+		wait_sent(http);
 	for (unsigned int i = 0; i < http->nlisteners; i++)
 		http_conn_stop(&http->listeners[i], true);
 	if (!done && !wait_requests(http, END_GRACE_S * 1000))

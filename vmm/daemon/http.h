@@ -165,7 +165,8 @@ int __must_check http_upgrade(struct http_req *req, const char *protocol);
  * http_client_fd() - to be polled, with events 0 or POLLRDHUP alone, beside what the handler waits
  * for: POLLHUP, POLLERR or POLLRDHUP mean that the client left. Never to be read. Valid until the
  * answer ends; before http_upgrade() also woken when thawd wants to end (http_stopping()): a client
- * that left and a thawd that ends are not the same.
+ * that left and a thawd that ends are not the same. Who asks for it may lose an answer that it
+ * gives when thawd ends.
  */
 int http_client_fd(const struct http_req *req);
 /** http_stopping() - thawd is about to end; streams should. */

@@ -196,6 +196,20 @@ void http_conn_expire(struct http_listener *listener)
 	pthread_mutex_unlock(&listener->lock);
 }
 
+bool http_conn_busy(struct http_listener *listener)
+{
+	struct http_conn *conn;
+	bool busy = false;
+
+	pthread_mutex_lock(&listener->lock);
+	TAILQ_FOREACH(conn, &listener->lists[CONN_BUSY], link)
+	{
+		busy |= !conn->cut;
+	}
+	pthread_mutex_unlock(&listener->lock);
+	return busy;
+}
+
 void http_conn_stop(struct http_listener *listener, bool all)
 {
 	struct http_conn *conn;
@@ -206,7 +220,8 @@ void http_conn_stop(struct http_listener *listener, bool all)
 		{
 			if (all || state != CONN_BUSY)
 				cut_locked(conn);
-			else if (!conn->cut && !__atomic_load_n(&conn->upgraded, __ATOMIC_RELAXED))
+			else if (!conn->cut && __atomic_load_n(&conn->watched, __ATOMIC_RELAXED) &&
+				 !__atomic_load_n(&conn->upgraded, __ATOMIC_RELAXED))
 				shutdown(conn->fd, SHUT_RD);
 		}
 	}

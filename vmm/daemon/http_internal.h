@@ -46,6 +46,7 @@ struct http_conn {
 	enum http_conn_state state;
 	u64 deadline_ns; /* FRESH, IDLE */
 	bool cut;	 /* shut down already */
+	bool watched;	 /* atomic: its handler polls it, http_client_fd() */
 	bool upgraded;	 /* atomic: it speaks something else now */
 	uid_t uid;	 /* this and what follows: constant */
 	pid_t pid;
@@ -151,7 +152,11 @@ void http_conn_begin(struct http_conn *conn);
 void http_conn_cut(struct http_conn *conn);
 /** http_conn_expire() - cut all whose time is up. */
 void http_conn_expire(struct http_listener *listener);
-/** http_conn_stop() - cut those that serve nothing, tell the others that nothing more is read. */
+/** http_conn_busy() - is there a request that is not answered to its end? */
+bool http_conn_busy(struct http_listener *listener);
+/** http_conn_stop() - cut those that serve nothing, or @all; wake handlers that wait for their
+ * client by ending its side. MHD may take that for the client's leaving and drop a late answer, so
+ * others are left alone. */
 void http_conn_stop(struct http_listener *listener, bool all);
 
 /* http_serve.c */

@@ -313,8 +313,12 @@ int http_client_fd(const struct http_req *asked)
 	http_req_lock(req);
 	/* A duplicate: MHD closes its own when the connection ends, and the number may be
 	 * another's then. */
-	if (req->client_fd < 0 && req->mhd && req->conn)
+	if (req->client_fd < 0 && req->mhd && req->conn) {
 		req->client_fd = fcntl(req->conn->fd, F_DUPFD_CLOEXEC, 3);
+		__atomic_store_n(&req->conn->watched, true, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(&req->http->stopping, __ATOMIC_SEQ_CST))
+			shutdown(req->client_fd, SHUT_RD);
+	}
 	if (req->client_fd < 0)
 		req->client_fd = hung_up_fd();
 	http_req_unlock(req);

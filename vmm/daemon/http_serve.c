@@ -403,7 +403,9 @@ void http_serve_completed(void *opaque, struct MHD_Connection *mhd, void **conte
 	http_req_wake(req);
 	http_req_unlock(req);
 	http_drop_response(req);
-	if (conn)
+	if (conn) {
+		__atomic_store_n(&conn->watched, false, __ATOMIC_RELAXED);
 		http_conn_set(conn, CONN_IDLE);
+	}
 	http_req_put(req);
 }

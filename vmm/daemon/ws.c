@@ -114,8 +114,8 @@ static ssize_t on_recv(wslay_event_context_ptr ctx, uint8_t *buf, size_t len, in
 	while (n < 0 && errno == EINTR);
 	if (n > 0)
 		return n;
-	wslay_event_set_error(ctx, n < 0 && errno == EAGAIN ? WSLAY_ERR_WOULDBLOCK :
-							       WSLAY_ERR_CALLBACK_FAILURE);
+	wslay_event_set_error(ctx, n < 0 && errno == EAGAIN ? WSLAY_ERR_WOULDBLOCK
+							    : WSLAY_ERR_CALLBACK_FAILURE);
 	return -1;
 }
 
@@ -133,8 +133,8 @@ static ssize_t on_send(wslay_event_context_ptr ctx, const uint8_t *data, size_t 
 		ws->sent_bytes += (u64)n;
 		return n;
 	}
-	wslay_event_set_error(ctx, errno == EAGAIN ? WSLAY_ERR_WOULDBLOCK :
-						      WSLAY_ERR_CALLBACK_FAILURE);
+	wslay_event_set_error(ctx,
+			      errno == EAGAIN ? WSLAY_ERR_WOULDBLOCK : WSLAY_ERR_CALLBACK_FAILURE);
 	return -1;
 }
 
@@ -235,8 +235,7 @@ bool ws_idle(const struct ws *ws)
 
 static int queue(struct ws *ws, u8 opcode, const void *data, size_t len_bytes)
 {
-	const struct wslay_event_msg msg = {
-		.opcode = opcode, .msg = data, .msg_length = len_bytes};
+	const struct wslay_event_msg msg = {.opcode = opcode, .msg = data, .msg_length = len_bytes};
 
 	if (ws->close_due)
 		return -EPIPE;

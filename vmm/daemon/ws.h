@@ -20,7 +20,8 @@ enum ws_close_code {
 };
 
 struct ws_ops {
-	/** A whole message. Return: 0, or -errno: the connection is closed with WS_CLOSE_PROTOCOL. */
+	/** A whole message. Return: 0, or -errno: the connection is closed with WS_CLOSE_PROTOCOL.
+	 */
 	int (*text)(void *opaque, const char *text, size_t len_bytes);
 	int (*binary)(void *opaque, const u8 *data, size_t len_bytes);
 };
@@ -32,7 +33,7 @@ struct ws {
 	void *opaque;
 	bool failed;
 	unsigned int close_due; /* enum ws_close_code; 0: not yet */
-	u64 sent_bytes; /* grows when the client takes something */
+	u64 sent_bytes;		/* grows when the client takes something */
 };
 
 /**
