@@ -116,7 +116,7 @@ def test_a_life(thawd: Thawd) -> None:
     assert box["state"] == "running" and box["size"]["name"] is None
     assert thawd.sh("user-123", "echo one > /root/file; hostname") == "h\n"
     assert thawd.sh("user-123", "cat /root/file") == "one\n"
-    assert thawd.ok("GET", "/user-123/stats")["processes"] > 0
+    assert thawd.ok("GET", "/user-123/stats")["memory_available_bytes"] > 0
 
     body = {"argv": ["sh", "-c", COUNTER], "detach": True}
     counter = thawd.ok("POST", "/user-123/exec", body)["id"]
