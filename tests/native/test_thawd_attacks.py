@@ -169,3 +169,19 @@ def test_cp_out_follows_no_link_that_came_before(thawd: Thawd, tmp_path: Path) -
     (tmp_path / "here/out").unlink()
     assert copy().returncode == 0 and copy().returncode == 0
     assert (tmp_path / "here/out/key").exists()
+
+
+def test_stuck_guests_do_not_add_up_at_the_start() -> None:
+    """Each is asked for its execs, and may take five seconds; each here waits for the others."""
+    made = fresh_thawd(THAW_FAKE_SHIM=str(LYING_SHIM))
+    try:
+        made.start()
+        for name in "abcd":
+            made.create(name)
+        made.kill9()
+        (made.state / "together").write_text("4")
+        made.start()
+        assert [made.state_of(name) for name in "abcd"] == ["running"] * 4
+        assert "can't be listed" not in made.log.read_text()
+    finally:
+        remove_thawd(made)
