@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,3 +186,17 @@ def test_stuck_guests_do_not_add_up_at_the_start() -> None:
         assert "can't be listed" not in made.log.read_text()
     finally:
         remove_thawd(made)
+
+
+def test_a_change_that_is_refused_is_none(thawd: Thawd) -> None:
+    """One that can't be written down is not in effect until the next start, either."""
+    thawd.create("a", labels={"x": "1"})
+    with contextlib.closing(sqlite3.connect(thawd.state / "thawd.db")) as db:
+        db.execute("ALTER TABLE boxes RENAME TO gone")
+        change = {"labels": {"x": "2"}, "hard_timeout_ms": 1000}
+        assert thawd.api.call("PATCH", "/v1/sandboxes/a", change).status == 500
+        box = thawd.inspect("a")
+        assert (box["labels"], box["hard_timeout_ms"]) == ({"x": "1"}, None)
+        db.execute("ALTER TABLE gone RENAME TO boxes")
+    assert thawd.api.call("PATCH", "/v1/sandboxes/a", {"labels": {"x": "2"}}).status == 200
+    assert thawd.inspect("a")["labels"] == {"x": "2"}
