@@ -200,3 +200,14 @@ def test_a_change_that_is_refused_is_none(thawd: Thawd) -> None:
         db.execute("ALTER TABLE gone RENAME TO boxes")
     assert thawd.api.call("PATCH", "/v1/sandboxes/a", {"labels": {"x": "2"}}).status == 200
     assert thawd.inspect("a")["labels"] == {"x": "2"}
+
+
+def test_delete_does_not_wait_for_a_start(thawd: Thawd) -> None:
+    """A machine that never runs has two minutes."""
+    thawd.misbehave.write_text("start-hangs")
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(thawd.api.call, "PUT", "/v1/sandboxes/a", {}, timeout_s=100)
+        assert eventually(lambda: list(thawd.state.glob("run/*/pid")))
+        assert thawd.api.call("DELETE", "/v1/sandboxes/a", timeout_s=40).status == 204
+        assert start.result().status == 500
+    assert not thawd.machines()
