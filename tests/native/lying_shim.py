@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 STARTED, STDOUT, STDERR, EXIT, ERROR, OK, CREDIT = 64, 65, 66, 67, 68, 70, 71
@@ -116,6 +117,16 @@ def lie(sock: socket.socket, name: bytes) -> None:
         Path(f"{listen_path()}.left").touch()
 
 
+def wait_for_others() -> None:
+    """For as many shims as the file `together` of the state folder says to be asked, too."""
+    state = next(p for p in Path(listen_path()).parents if (p / "templates").is_dir())
+    with contextlib.suppress(FileNotFoundError):
+        count = int((state / "together").read_text())
+        (state / f"came-{listen_path().replace('/', '-')}").touch()
+        while len(list(state.glob("came-*"))) < count:
+            time.sleep(0.01)
+
+
 def serve(sock: socket.socket) -> None:
     with sock, contextlib.suppress(OSError, EOFError):
         length, kind, _, _ = struct.unpack("<IBBH", receive(sock, 8))
@@ -125,6 +136,9 @@ def serve(sock: socket.socket) -> None:
             sock.recv(1)  # until the other side closes
         elif words[:1] == [b"thaw-files"] and words[2].startswith(b"/lie/"):
             lie(sock, words[2].removeprefix(b"/lie/"))
+        elif kind == 14:
+            wait_for_others()
+            sock.sendall(frame(OK))
         elif kind == 6:
             sock.sendall(frame(69, payload))
         else:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -169,3 +170,44 @@ def test_cp_out_follows_no_link_that_came_before(thawd: Thawd, tmp_path: Path) -
     (tmp_path / "here/out").unlink()
     assert copy().returncode == 0 and copy().returncode == 0
     assert (tmp_path / "here/out/key").exists()
+
+
+def test_stuck_guests_do_not_add_up_at_the_start() -> None:
+    """Each is asked for its execs, and may take five seconds; each here waits for the others."""
+    made = fresh_thawd(THAW_FAKE_SHIM=str(LYING_SHIM))
+    try:
+        made.start()
+        for name in "abcd":
+            made.create(name)
+        made.kill9()
+        (made.state / "together").write_text("4")
+        made.start()
+        assert [made.state_of(name) for name in "abcd"] == ["running"] * 4
+        assert "can't be listed" not in made.log.read_text()
+    finally:
+        remove_thawd(made)
+
+
+def test_a_change_that_is_refused_is_none(thawd: Thawd) -> None:
+    """One that can't be written down is not in effect until the next start, either."""
+    thawd.create("a", labels={"x": "1"})
+    with contextlib.closing(sqlite3.connect(thawd.state / "thawd.db")) as db:
+        db.execute("ALTER TABLE boxes RENAME TO gone")
+        change = {"labels": {"x": "2"}, "hard_timeout_ms": 1000}
+        assert thawd.api.call("PATCH", "/v1/sandboxes/a", change).status == 500
+        box = thawd.inspect("a")
+        assert (box["labels"], box["hard_timeout_ms"]) == ({"x": "1"}, None)
+        db.execute("ALTER TABLE gone RENAME TO boxes")
+    assert thawd.api.call("PATCH", "/v1/sandboxes/a", {"labels": {"x": "2"}}).status == 200
+    assert thawd.inspect("a")["labels"] == {"x": "2"}
+
+
+def test_delete_does_not_wait_for_a_start(thawd: Thawd) -> None:
+    """A machine that never runs has two minutes."""
+    thawd.misbehave.write_text("start-hangs")
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(thawd.api.call, "PUT", "/v1/sandboxes/a", {}, timeout_s=100)
+        assert eventually(lambda: list(thawd.state.glob("run/*/pid")))
+        assert thawd.api.call("DELETE", "/v1/sandboxes/a", timeout_s=40).status == 204
+        assert start.result().status == 500
+    assert not thawd.machines()

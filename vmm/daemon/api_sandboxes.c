@@ -226,22 +226,40 @@ static void set_deadline(struct box *box)
 			 box->name);
 }
 
-static int patch(struct box *box, const json_t *body, struct box_error *err)
+static void swap_spec(struct box *box, struct box_spec *other)
 {
-	const u64 before_ms = box->spec.hard_ms;
-	int ret;
+	struct box_spec spec;
 
 	pthread_mutex_lock(&box->lock);
-	ret = box_spec_patch(&box->spec, body, err);
+	spec = box->spec;
+	box->spec = *other;
+	*other = spec;
 	pthread_mutex_unlock(&box->lock);
-	if (ret)
-		return ret;
-	if (before_ms != box->spec.hard_ms)
+}
+
+static int patch(struct box *box, const json_t *body, struct box_error *err)
+{
+	struct box_spec other;
+	int ret;
+
+	if (box_spec_copy(&box->spec, &other))
+		return box_refuse(err, 500, "internal", NULL, "out of memory");
+	ret = box_spec_patch(&other, body, err);
+	if (!ret) {
+		swap_spec(box, &other);
+		ret = box_save(box);
+		if (ret) {
+			swap_spec(box, &other);
+			box_refuse(err, ret == -ENOSPC ? 507 : 500,
+				   ret == -ENOSPC ? "no_space" : "internal", NULL,
+				   "sandbox '%s': the change can't be written down: %s", box->name,
+				   strerror(-ret));
+		}
+	}
+	if (!ret && other.hard_ms != box->spec.hard_ms)
 		set_deadline(box);
-	if (box_save(box))
-		return box_refuse(err, 500, "internal", NULL,
-				  "sandbox '%s': the change can't be written down", box->name);
-	return 0;
+	box_spec_free(&other);
+	return ret;
 }
 
 static void serve_patch(struct thawd *thawd, struct http_req *req)

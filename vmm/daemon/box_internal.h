@@ -211,8 +211,8 @@ void box_remove(struct box *box);
 void box_drop_folder(struct box *box);
 void box_stop_fill(struct box_stop *stop, enum box_reason reason, int exit_code,
 		   const char *message);
-/** box_hurry() - a stop with grace that is under way comes to its end at once. Without box_begin().
- */
+/** box_hurry() - a stop with grace, or a start, that is under way comes to its end at once. Without
+ * box_begin(). */
 void box_hurry(struct box *box);
 /** box_stop_later() - by a thread of thawd's own: @reason, @exit_code. */
 void box_stop_later(struct box *box, enum box_reason reason, int exit_code, u64 incarnation);

@@ -303,10 +303,18 @@ int box_delete(struct box *box, const char *message, struct box_error *err)
 
 void box_hurry(struct box *box)
 {
+	pid_t pid;
+	int fd = -1;
+
 	pthread_mutex_lock(&box->lock);
 	if (box->state == BOX_STOPPING && box->pid_fd >= 0)
 		(void)syscall(SYS_pidfd_send_signal, box->pid_fd, SIGKILL, NULL, 0);
+	else if (box->state == BOX_STARTING && box->machine[0])
+		fd = sandbox_pidfd(&box->boxes->thawd->state, box->machine, &pid);
+	if (fd >= 0)
+		(void)syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
 	pthread_mutex_unlock(&box->lock);
+	fd_close(&fd);
 }
 
 void box_stop_later(struct box *box, enum box_reason reason, int exit_code, u64 incarnation)

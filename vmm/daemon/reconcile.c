@@ -9,8 +9,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,7 +23,8 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-#define GONE_MS 10000
+#define GONE_MS	    10000
+#define RECONCILERS 64 /* threads: a guest that is stuck takes seconds, and there may be many */
 
 enum reconcile_action reconcile_decide(enum box_state state, const struct reconcile_found *found)
 {
@@ -162,15 +166,14 @@ static void now_stopped(struct box *box, enum reconcile_action action)
 		snaps_unkeep(box->boxes, paused);
 }
 
-static bool reconcile_one(void *opaque, struct box *box)
+static void reconcile_one(struct box *box)
 {
 	const struct state *state = &box->boxes->thawd->state;
 	enum reconcile_action action;
 	struct reconcile_found found;
 
-	(void)opaque;
 	if (box_begin(box))
-		return true;
+		return;
 	find(box, &found);
 	action = reconcile_decide(box->state, &found);
 	if (action == RECONCILE_ADOPT && adopt(box)) {
@@ -189,7 +192,45 @@ static bool reconcile_one(void *opaque, struct box *box)
 		now_stopped(box, action);
 	}
 	box_done(box);
-	return true;
+}
+
+struct round {
+	struct box **all;
+	size_t count;
+	atomic_size_t next;
+};
+
+static void *reconcile_some(void *opaque)
+{
+	struct round *round = opaque;
+	size_t i;
+
+	while ((i = atomic_fetch_add(&round->next, 1)) < round->count) {
+		reconcile_one(round->all[i]);
+		box_put(round->all[i]);
+	}
+	return NULL;
+}
+
+/** By several threads, if they are to be had: nobody is served before all are seen to. */
+static void reconcile_boxes(struct boxes *boxes)
+{
+	struct round round = {0};
+	pthread_t threads[RECONCILERS];
+	size_t started = 0;
+	pthread_attr_t attr;
+
+	round.count = boxes_all(boxes, &round.all);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, BOX_STACK_BYTES);
+	while (started < RECONCILERS && started + 1 < round.count &&
+	       !pthread_create(&threads[started], &attr, reconcile_some, &round))
+		started++;
+	pthread_attr_destroy(&attr);
+	(void)reconcile_some(&round);
+	while (started)
+		pthread_join(threads[--started], NULL);
+	free(round.all);
 }
 
 struct owned {
@@ -251,7 +292,7 @@ int reconcile_all(struct boxes *boxes)
 {
 	int ret;
 
-	boxes_each(boxes, reconcile_one, NULL);
+	reconcile_boxes(boxes);
 	ret = remove_orphans(boxes);
 	unkeep_all(boxes);
 	return ret;
