@@ -44,6 +44,7 @@ struct cli_command {
 };
 
 /* Rows: of a command, of a group (which may be a command by itself). */
+/* NOLINTBEGIN(bugprone-macro-parentheses): members of an initializer */
 #define CLI_COMMAND(name_, summary_, run_, options_)                                 \
 	{                                                                            \
 		.name = name_, .summary = summary_, .run = run_, .options = options_ \
@@ -53,6 +54,7 @@ struct cli_command {
 		.name = name_, .summary = summary_, .run = run_, .options = options_, \
 		.members = members_, .nmembers = count_                               \
 	}
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /**
  * cli_dispatch() - find @argv[0] in @table and run it with the rest; prints help for "help",

@@ -99,7 +99,7 @@ static int listen_unix(struct listener *listener)
 
 	if (strlen(listener->path) >= sizeof(addr.sun_path))
 		return -ENAMETOOLONG;
-	strcpy(addr.sun_path, listener->path);
+	memcpy(addr.sun_path, listener->path, strlen(listener->path) + 1);
 	listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (listener->fd < 0)
 		return -errno;
