@@ -27,7 +27,7 @@ static int append(char **buf, size_t *len, size_t *room, const char *text, size_
 
 	if (*len + text_len + 1 > EVENT_MAX_BYTES)
 		return -EMSGSIZE;
-	if (*len + text_len + 1 > *room) {
+	if (!*buf || *len + text_len + 1 > *room) {
 		*room = MAX(*room * 2, *len + text_len + 256);
 		grown = realloc(*buf, *room);
 		if (!grown)

@@ -90,10 +90,12 @@ static const struct optparse_spec resume_specs[] = {
 	JSON_ROW,
 };
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): members of an initializer */
 #define NAMES(specs_)                                                         \
 	.specs = specs_, .nspecs = ARRAY_SIZE(specs_), .positional_min = 1,   \
 	.positional_max = OPTPARSE_POSITIONAL_MAX, .positional_name = "NAME", \
 	.completes = "sandbox"
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 const struct optparse_command start_command = {
 	.usage = "thaw start NAME... [OPTION]...",

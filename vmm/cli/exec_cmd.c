@@ -139,7 +139,7 @@ static int exec_detached(struct client *client, const char *box, const struct ru
 		json_object_set_new(body, "cwd", json_string(opts->cwd));
 	if (opts->timeout_ns)
 		json_object_set_new(body, "timeout_ms",
-				    json_integer((json_int_t)(opts->timeout_ns / 1000000 + 1)));
+				    json_integer((json_int_t)(opts->timeout_ns / 1000000) + 1));
 	ret = verb_post(client, box, "exec", body, &answer);
 	if (ret && !strcmp(client->stage, "exec"))
 		return strcmp(client->error_name, "ENOENT") == 0 ? CLI_RUN_NOT_FOUND

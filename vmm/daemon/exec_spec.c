@@ -230,7 +230,7 @@ static bool text_add(struct text *t, const char *bytes, size_t len)
 
 	if (!len)
 		return true;
-	if (t->len + len > t->max) {
+	if (!t->buf || t->len + len > t->max) {
 		t->max = MAX(t->max * 2, t->len + len + 256);
 		more = realloc(t->buf, t->max);
 		if (!more)
