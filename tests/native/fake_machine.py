@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import functools
 import os
 import select
@@ -223,15 +224,21 @@ class Machine:
             os.unlink(self.shim_path)
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork"]
         # The shell is the namespace's first process: as that one, the shim would be an init.
-        words += ["--kill-child=KILL", "--mount-proc", "sh", "-c", '"$@" & wait "$!"', "sh"]
+        # It sees our end by fd 3, also one that comes before pdeathsig is set.
+        script = '"$@" 3<&- & pid=$!; (read _ <&3; kill -9 $pid) & exec 3<&-; wait $pid'
+        words += ["--kill-child=KILL", "--mount-proc", "sh", "-c", script, "sh"]
         words += [SHIM, "--listen-unix", self.shim_path]
         words += ["--files", FILES] if os.path.exists(FILES) else []
         words += self.shim_cgroup()
         null = os.open("/dev/null", os.O_RDWR)
+        ours, self.alive_fd = os.pipe()
+        ours = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 10)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
+        actions += [(os.POSIX_SPAWN_DUP2, ours, 3)]
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
         self.shim_pid = os.posix_spawnp("setpriv", words, env, file_actions=actions)
         os.close(null)
+        os.close(ours)
         deadline = time.monotonic() + SHIM_WAIT_S
         while True:
             with contextlib.suppress(OSError):
@@ -466,8 +473,6 @@ class Machine:
 
     def lock_folder(self) -> None:
         """A clone holds what it runs from."""
-        import fcntl
-
         folder = self.option("--snapshot-fd")
         fd = int(folder) if folder else os.open(self.argv[2], os.O_RDONLY | os.O_DIRECTORY)
         os.set_inheritable(fd, False)
