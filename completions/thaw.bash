@@ -178,6 +178,7 @@ _thaw() {
 	'pool:--size') ;;
 	'pool:--idle-timeout') ;;
 	'pool:--jail') _thaw_fill 'full no-cgroup' ;;
+	'pool:--output' | 'pool:-o') _thaw_fill 'json' ;;
 	'events:--since') ;;
 	'events:--sandbox') _thaw_kind sandbox ;;
 	'events:--output' | 'events:-o') _thaw_fill 'json' ;;
@@ -412,7 +413,7 @@ _thaw_arguments() {
 		;;
 	'pool')
 		if [[ $cur == -* ]]; then
-			_thaw_fill '--size --populate --idle-timeout --jail --status --json --help'
+			_thaw_fill '--size --populate --idle-timeout --jail --status --output --json --help'
 		fi
 		;;
 	'events')

@@ -60,7 +60,8 @@ static const struct optparse_spec pool_specs[] = {
 	 NULL},
 	{"status", 0, NULL, optparse_flag, FIELD(status), "ask the pool that runs how it is doing",
 	 NULL},
-	{"json", 0, NULL, optparse_flag, FIELD(json), "with --status: as JSON", NULL},
+	{"output", 'o', "json", optparse_json, FIELD(json), "with --status: as JSON", NULL},
+	{"json", 0, NULL, optparse_flag, FIELD(json), "the same", NULL},
 };
 
 const struct optparse_command pool_command = {
