@@ -936,6 +936,8 @@ def test_thawd_is_killed_during_fifty_execs(own: Thawd) -> None:
     lost = []
     for i in range(25, 50):
         sock, ident = frames(own, ["sh", "-c", script.format(i=i)])
+        # Before that it need not be there for a thawd that comes later.
+        assert next(shim.frames(sock))[0] == shim.STARTED
         lost.append(sock)
         idents[ident] = i
     for ident in list(idents)[:25:5]:
