@@ -27,7 +27,7 @@ BPFTOOL ?= $(shell for tool in bpftool /usr/sbin/bpftool /usr/lib/linux-tools*/b
 PKG_CONFIG ?= pkg-config
 PREFIX  ?= /usr/local
 DESTDIR ?=
-FUZZ_SECONDS ?= 20
+FUZZ_SECONDS ?= 10
 
 comma := ,
 empty :=
