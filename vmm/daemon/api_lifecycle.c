@@ -194,7 +194,7 @@ void api_fork(struct thawd *thawd, struct http_req *req)
 				 "field 'names': expected an array of one name for each clone");
 		goto out;
 	}
-	ret = box_fork(box, names, count, labels, &answer, &err);
+	ret = box_fork(box, req, names, count, labels, &answer, &err);
 	if (ret) {
 		api_refused(thawd, req, "sandbox.fork", box->name, &err);
 		goto out;

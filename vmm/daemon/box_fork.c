@@ -131,12 +131,13 @@ static json_t *make_clones(struct clone *clones, u64 count)
 }
 
 /** Return: 0 or -errno with @err. */
-static int snapshot_of(struct box *box, struct box_snapshot *out, struct box_error *err)
+static int snapshot_of(struct box *box, struct http_req *req, struct box_snapshot *out,
+		       struct box_error *err)
 {
-	int ret;
+	int ret = box_begin(box, req);
 
-	if (box_begin(box))
-		return box_refuse(err, 404, "not_found", NULL, "no sandbox '%s'", box->name);
+	if (ret)
+		return box_refuse_begin(box, ret, err);
 	if (box->state != BOX_RUNNING)
 		ret = box_refuse(err, 409, "wrong_state",
 				 json_pack("{s:s}", "state", box_state_name(box->state)),
@@ -166,8 +167,8 @@ static int name_clones(struct clone *clones, const json_t *names, u64 count, str
 	return 0;
 }
 
-int box_fork(struct box *box, const json_t *names, u64 count, const json_t *labels, json_t **out,
-	     struct box_error *err)
+int box_fork(struct box *box, struct http_req *req, const json_t *names, u64 count,
+	     const json_t *labels, json_t **out, struct box_error *err)
 {
 	struct clone *clones = calloc(count, sizeof(*clones));
 	struct thawd *thawd = box->boxes->thawd;
@@ -179,7 +180,7 @@ int box_fork(struct box *box, const json_t *names, u64 count, const json_t *labe
 		return box_refuse(err, 500, "internal", NULL, "out of memory");
 	ret = name_clones(clones, names, count, err);
 	if (!ret)
-		ret = snapshot_of(box, &snapshot, err);
+		ret = snapshot_of(box, req, &snapshot, err);
 	if (ret) {
 		free(clones);
 		return ret;

@@ -136,9 +136,16 @@ size_t boxes_all(struct boxes *boxes, struct box ***out);
 /** boxes_each() - call @fn for all, in order of names, until it returns false. */
 void boxes_each(struct boxes *boxes, bool (*fn)(void *opaque, struct box *box), void *opaque);
 
-/** box_begin() - wait until nobody else changes it. Return: 0 (box_done() is due), or -ENOENT: it
- * was deleted meanwhile. */
-int __must_check box_begin(struct box *box);
+/** box_begin() - wait until nobody else changes it. @req: for whom; NULL: thawd itself. Return: 0
+ * (box_done() is due); -ENOENT: it was deleted meanwhile; -ECANCELED: the client of @req left, or
+ * thawd is about to end. */
+int __must_check box_begin(struct box *box, struct http_req *req);
+/** box_refuse_begin() - what a box_begin() that returned @ret means to a client. Return: -EINVAL
+ * with @err. */
+int box_refuse_begin(const struct box *box, int ret, struct box_error *err);
+/** box_wait_changed() - with the lock, which is let go of: until it has changed, or a moment has
+ * passed. Return: 0, or -ECANCELED as box_begin(). */
+int __must_check box_wait_changed(struct box *box, struct http_req *req);
 /** box_try_begin() - the same without waiting: -EBUSY. */
 int __must_check box_try_begin(struct box *box);
 /** box_done() - also deals with the end of its machine, if that came meanwhile. */
@@ -227,19 +234,20 @@ struct box_snapshot {
 int __must_check box_pause(struct box *box, struct box_error *err);
 /** box_snapshot() - of a running one, which goes on; the snapshot is kept (sandbox_keep()). */
 int __must_check box_snapshot(struct box *box, struct box_snapshot *out, struct box_error *err);
-/** box_fork() - @count clones of @box, which is not busy. Return: 0 with the answer of the API, or
- * -errno with @err. */
-int __must_check box_fork(struct box *box, const json_t *names, u64 count, const json_t *labels,
-			  json_t **out, struct box_error *err);
+/** box_fork() - @count clones of @box, which is not busy. @req: see box_begin(). Return: 0 with the
+ * answer of the API, or -errno with @err. */
+int __must_check box_fork(struct box *box, struct http_req *req, const json_t *names, u64 count,
+			  const json_t *labels, json_t **out, struct box_error *err);
 
 /* box_create.c */
 
 /** box_create() - with @start also its machine. @spec is stolen. @exclusive: one of that name is an
- * error; otherwise it is taken if its specification is the same. *@created: it was not there.
+ * error; otherwise it is taken if its specification is the same. @req: who waits for that one, see
+ * box_begin(). *@created: it was not there.
  * Return: 0 with a reference in *@out, or -errno with @err. */
 int __must_check box_create(struct boxes *boxes, const char *name, struct box_spec *spec,
-			    bool start, bool exclusive, struct box **out, bool *created,
-			    struct box_error *err);
+			    bool start, bool exclusive, struct http_req *req, struct box **out,
+			    bool *created, struct box_error *err);
 /** box_random_name() - adjective-noun-hex. Return: 0 or -errno (logged). */
 int __must_check box_random_name(char out[BOX_NAME_MAX + 1]);
 
@@ -251,9 +259,9 @@ json_t *snaps_find(struct boxes *boxes, const char *name);
 /** snaps_resolve() - spec->snapshot from name to id; its template into the spec. Return: 0 or
  * -EINVAL with @err (404). */
 int __must_check snaps_resolve(struct boxes *boxes, struct box_spec *spec, struct box_error *err);
-/** snaps_make() - of @box, which is not busy. */
-int __must_check snaps_make(struct box *box, const char *name, const json_t *labels, json_t **out,
-			    struct box_error *err);
+/** snaps_make() - of @box, which is not busy. @req: see box_begin(). */
+int __must_check snaps_make(struct box *box, struct http_req *req, const char *name,
+			    const json_t *labels, json_t **out, struct box_error *err);
 /** snaps_remove() - 404, or 409 with what needs it. */
 int __must_check snaps_remove(struct boxes *boxes, const char *name, struct box_error *err);
 json_t *snaps_list(struct boxes *boxes, const char *box_name);

@@ -174,8 +174,8 @@ static int add_row(struct boxes *boxes, const char *id, json_t *row, struct box_
 	return ret;
 }
 
-int snaps_make(struct box *box, const char *name, const json_t *labels, json_t **out,
-	       struct box_error *err)
+int snaps_make(struct box *box, struct http_req *req, const char *name, const json_t *labels,
+	       json_t **out, struct box_error *err)
 {
 	struct boxes *boxes = box->boxes;
 	struct box_snapshot snapshot;
@@ -185,8 +185,9 @@ int snaps_make(struct box *box, const char *name, const json_t *labels, json_t *
 	json_decref(row);
 	if (row)
 		return name_taken(name, err);
-	if (box_begin(box))
-		return box_refuse(err, 404, "not_found", NULL, "no sandbox '%s'", box->name);
+	ret = box_begin(box, req);
+	if (ret)
+		return box_refuse_begin(box, ret, err);
 	if (box->state != BOX_RUNNING)
 		ret = box_refuse(err, 409, "wrong_state",
 				 json_pack("{s:s}", "state", box_state_name(box->state)),

@@ -132,7 +132,7 @@ static void *stop_task(void *opaque)
 	u64 due_ms;
 	int code;
 
-	if (!box_begin(box)) {
+	if (!box_begin(box, NULL)) {
 		/* It may have been used, or started anew, since. */
 		pthread_mutex_lock(&box->lock);
 		due = !box->ended && is_due(box, box->boxes->now_ms(), &reason, &code, &due_ms);

@@ -172,7 +172,7 @@ static void reconcile_one(struct box *box)
 	enum reconcile_action action;
 	struct reconcile_found found;
 
-	if (box_begin(box))
+	if (box_begin(box, NULL))
 		return;
 	find(box, &found);
 	action = reconcile_decide(box->state, &found);
