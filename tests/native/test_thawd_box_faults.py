@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -49,8 +51,8 @@ def test_who_left_waits_for_no_busy_sandbox(thawd: Thawd) -> None:
             thawd.api.call, "POST", "/v1/sandboxes/busy/stop", {"grace_ms": 600000}
         )
         assert eventually(lambda: thawd.state_of("busy") == "stopping")
-        waiting = [begin(thawd, *call) for call in calls]
-        # With the stop that is all there is room for.
+        # With the stop that is more than there is room for.
+        waiting = [begin(thawd, *call) for call in calls * 2]
         assert eventually(
             lambda: thawd.api.call("PATCH", "/v1/sandboxes/other", {}).status == 503
         )
@@ -81,3 +83,88 @@ def test_who_waits_for_a_busy_sandbox_hears_of_the_end(thawd: Thawd) -> None:
     assert thawd.process.poll() is None
     stop.close()
     thawd.kill9()
+
+
+def database(thawd: Thawd) -> contextlib.closing[sqlite3.Connection]:
+    """Of another process."""
+    return contextlib.closing(
+        sqlite3.connect(thawd.state / "thawd.db", isolation_level=None, timeout=60)
+    )
+
+
+def rows(thawd: Thawd) -> dict[str, str]:
+    with database(thawd) as db:
+        return dict(db.execute("SELECT name, state FROM boxes"))
+
+
+@pytest.mark.parametrize("state", ["running", "paused", "stopped"])
+def test_delete_that_cannot_be_is_none(thawd: Thawd, state: str) -> None:
+    thawd.create("a")
+    if state != "running":
+        verb = "pause" if state == "paused" else "destroy"
+        assert thawd.api.call("POST", f"/v1/sandboxes/a/{verb}", {}).status == 200
+    with database(thawd) as db:
+        db.execute(
+            "CREATE TRIGGER no BEFORE DELETE ON boxes BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        )
+        for _ in range(2):
+            status, code, message = refused(thawd, "DELETE", "/v1/sandboxes/a")
+            assert (status, code) == (500, "internal") and "not now" in message
+            assert thawd.state_of("a") == "stopped" and not thawd.machines()
+        db.execute("DROP TRIGGER no")
+    thawd.kill9()
+    thawd.start()
+    assert thawd.state_of("a") == "stopped"
+    assert thawd.api.call("DELETE", "/v1/sandboxes/a").status == 204
+    assert not rows(thawd) and not thawd.machine_ids()
+    thawd.kill9()
+    thawd.start()
+    assert thawd.api.call("GET", "/v1/sandboxes/a").status == 404
+
+
+def test_auto_remove_is_tried_again(thawd: Thawd) -> None:
+    box = thawd.create("a", auto_remove=True)
+    with database(thawd) as db:
+        db.execute(
+            "CREATE TRIGGER no BEFORE DELETE ON boxes BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        )
+        thawd.kill_machine(box["id"])
+        assert eventually(lambda: thawd.state_of("a") == "stopped")
+        db.execute("DROP TRIGGER no")
+    assert eventually(lambda: thawd.api.call("GET", "/v1/sandboxes/a").status == 404)
+    assert not rows(thawd)
+
+
+def test_locked_database(thawd: Thawd) -> None:
+    """Nobody waits for it behind others, and what happened meanwhile is written afterwards."""
+    box = thawd.create("dies")
+    thawd.create("ends")
+    thawd.create("stays", start=False)
+    with database(thawd) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(40) as pool:
+            answers = list(
+                pool.map(
+                    lambda i: thawd.api.call(
+                        "PUT", f"/v1/sandboxes/new-{i}", {"start": False}, timeout_s=60
+                    ),
+                    range(40),
+                )
+            )
+        for answer in answers:
+            assert (answer.status, answer.code) == (503, "capacity")
+            assert "locked" in answer.json["error"]["message"]
+            assert int(answer.headers["retry-after"])
+        assert thawd.api.call("DELETE", "/v1/sandboxes/stays").status == 503
+        assert thawd.state_of("stays") == "stopped"
+        assert thawd.api.call("POST", "/v1/sandboxes/ends/destroy", {}).status == 200
+        thawd.kill_machine(box["id"])
+        assert eventually(lambda: thawd.state_of("dies") == "stopped")
+        db.execute("ROLLBACK")
+    assert eventually(
+        lambda: rows(thawd) == {"dies": "stopped", "ends": "stopped", "stays": "stopped"}
+    )
+    thawd.kill9()
+    thawd.start()
+    assert thawd.inspect("ends")["stop"]["reason"] == "destroyed"
+    assert thawd.api.call("DELETE", "/v1/sandboxes/stays").status == 204

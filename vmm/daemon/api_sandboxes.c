@@ -256,10 +256,9 @@ static int patch(struct box *box, const json_t *body, struct box_error *err)
 		ret = box_save(box);
 		if (ret) {
 			swap_spec(box, &other);
-			box_refuse(err, ret == -ENOSPC ? 507 : 500,
-				   ret == -ENOSPC ? "no_space" : "internal", NULL,
-				   "sandbox '%s': the change can't be written down: %s", box->name,
-				   strerror(-ret));
+			(void)box_refuse_row(ret, err,
+					     "sandbox '%s': the change can't be written down: %s",
+					     box->name, strerror(-ret));
 		}
 	}
 	if (!ret && other.hard_ms != box->spec.hard_ms)

@@ -53,7 +53,7 @@ static int create(struct box *box, bool start, struct box_error *err)
 	if (ret && !box->gone &&
 	    (box->state == BOX_CREATING || err->status == 404 || err->status == 410 ||
 	     err->status == 400))
-		box_remove(box);
+		(void)box_remove(box, NULL);
 	return ret;
 }
 

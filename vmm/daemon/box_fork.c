@@ -78,7 +78,7 @@ static int make_clone(struct clone *clone, struct box **out, struct box_error *e
 	ret = ret ? ret : box_start(box, err);
 	/* One that never ran is not kept: its memory is the original's at a moment that is over. */
 	if (ret && !box->gone)
-		box_remove(box);
+		(void)box_remove(box, NULL);
 	box_done(box);
 	if (ret)
 		box_put(box);

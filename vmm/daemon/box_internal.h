@@ -72,6 +72,7 @@ struct box {
 	char entrypoint_exec[33];	    /* of its last start; "": it has no entrypoint */
 	bool forked;			    /* its snapshot has its entrypoint running in it */
 	bool deleting;			    /* stopping is the first half of its removal */
+	atomic_bool unsaved;		    /* its row is not what it is: the supervisor's to do */
 	struct vmmproc vmm;		    /* (B) of a running one */
 	int pid_fd;			    /* of its thaw-vmm; -1: no machine */
 	_Atomic u64 watch;		    /* what the supervisor knows that machine by; 0: not */
@@ -114,6 +115,7 @@ struct boxes {
 	bool supervised;
 	int epoll_fd, wake_fd;
 	_Atomic u64 watches, next_ms; /* the next time-out that it knows of */
+	atomic_bool unsaved;	      /* some box is */
 	atomic_uint tasks;
 	atomic_bool stopping, sweep_due, sweeping;
 };
@@ -158,11 +160,15 @@ void utc_text(s64 time_ms, char out[32]);
 
 /* box_row.c: in the database and in the API. */
 
-/** box_save() - its row, as it is now. Return: 0 or -errno (logged). */
+/** box_save() - its row, as it is now. Return: 0 or -errno (logged); the supervisor tries again
+ * then. */
 int __must_check box_save(struct box *box);
 /** box_enter() - box_set_state() and box_save(); if that fails the state stays what it was. Return:
  * 0, or -errno with @err. */
 int __must_check box_enter(struct box *box, enum box_state state, struct box_error *err);
+/** box_refuse_row() - @ret of the database as an error: 503 (locked), 507 or 500. Return: -EINVAL
+ * with @err. */
+int box_refuse_row(int ret, struct box_error *err, const char *fmt, ...) __printf(3, 4);
 /** boxes_load() - all rows into the table. Return: 0 or -errno (logged). */
 int __must_check boxes_load(struct boxes *boxes);
 /** box_json() - object of the API. Return: NULL without memory. */
@@ -204,7 +210,8 @@ int __must_check box_stop(struct box *box, const struct box_stop *why, bool grac
 			  struct box_error *err);
 /** box_ended() - its machine has ended by itself. */
 void box_ended(struct box *box);
-/** box_delete() - machine, row and folder. */
+/** box_delete() - machine, row and folder. Return: 0; or -errno with @err: it is stopped or failed
+ * then, and can be deleted again. */
 int __must_check box_delete(struct box *box, const char *message, struct box_error *err);
 /** box_drop_machine() - kill what lives of it and wait until it is gone; folder and quota stay. */
 void box_drop_machine(struct box *box);
@@ -212,8 +219,10 @@ void box_drop_machine(struct box *box);
  * go.
  */
 void box_drop_claims(struct box *box);
-/** box_remove() - the row and all else of one that has no machine. */
-void box_remove(struct box *box);
+/** box_remove() - the row, and then all else, of one that has no machine. @err: NULL: nobody asked
+ * for it, and if it can't be now, the supervisor tries again. Return: 0; or -errno with @err: it is
+ * stopped or failed. */
+int box_remove(struct box *box, struct box_error *err);
 /** box_drop_folder() - run/ID of a machine that has ended. */
 void box_drop_folder(struct box *box);
 void box_stop_fill(struct box_stop *stop, enum box_reason reason, int exit_code,
@@ -302,6 +311,10 @@ void super_wake(struct boxes *boxes);
 void super_touch(struct box *box);
 /** super_times() - what timer_check() wants to know of it. With the box's lock. */
 void super_times(const struct box *box, struct timer_times *out);
+/** super_unsaved() - what could not be written to the database has to be. */
+void super_unsaved(struct boxes *boxes);
+/** super_save() - write that, as far as it can be. Return: is nothing left? */
+bool super_save(struct boxes *boxes);
 /** super_sweep() - snapshots may have become superfluous. */
 void super_sweep(struct boxes *boxes);
 /** super_task() - run @fn in a thread of thawd's own. Return: 0, -EAGAIN: too many run. */

@@ -168,9 +168,8 @@ static int add_row(struct boxes *boxes, const char *id, json_t *row, struct box_
 	if (ret == -EEXIST)
 		name_taken(name, err);
 	else if (ret)
-		box_refuse(err, ret == -ENOSPC ? 507 : 500,
-			   ret == -ENOSPC ? "no_space" : "internal", NULL, "snapshot '%s': %s", id,
-			   strerror(-ret));
+		(void)box_refuse_row(ret, err, "snapshot '%s' can't be written down: %s", id,
+				     strerror(-ret));
 	return ret;
 }
 
@@ -258,9 +257,11 @@ int snaps_remove(struct boxes *boxes, const char *name, struct box_error *err)
 		ret = box_refuse(err, 409, "conflict", json_pack("{s:O}", "dependents", dependents),
 				 "snapshot '%s' is needed by %zu others: delete those first", name,
 				 json_array_size(dependents));
-	} else if (remove_row(boxes, id, box_name)) {
-		ret = box_refuse(err, 500, "internal", NULL, "snapshot '%s' can't be deleted",
-				 name);
+	} else {
+		ret = remove_row(boxes, id, box_name);
+		if (ret)
+			(void)box_refuse_row(ret, err, "snapshot '%s' can't be deleted: %s", name,
+					     strerror(-ret));
 	}
 	json_decref(dependents);
 	json_decref(row);

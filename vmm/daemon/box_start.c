@@ -338,7 +338,7 @@ static void start_failed(struct box *box, const struct box_error *err)
 		   json_pack("{s:s, s:s}", "reason", "failed", "message", err->message));
 	box_set_state(box, BOX_FAILED);
 	if (box->spec.auto_remove)
-		box_remove(box);
+		(void)box_remove(box, NULL);
 	else if (box_save(box))
 		log_warn("sandbox '%s': that its start failed is not written down", box->name);
 }
@@ -349,6 +349,10 @@ int box_start(struct box *box, struct box_error *err)
 	struct box_stop stop;
 	int ret;
 
+	/* A removal that could not be is not wanted any more. */
+	pthread_mutex_lock(&box->lock);
+	box->deleting = false;
+	pthread_mutex_unlock(&box->lock);
 	ret = box_template(box, err);
 	if (!ret) {
 		ret = box_reserve(box, err);

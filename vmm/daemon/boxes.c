@@ -129,6 +129,8 @@ void boxes_stop(struct thawd *thawd)
 		return;
 	super_stop(boxes);
 	pools_stop(boxes);
+	if (!super_save(boxes))
+		log_warn("some states of sandboxes are not written down: the next thawd finds out");
 	for (size_t i = 0; i < boxes->count; i++)
 		let_go(boxes->table[i]);
 	free(boxes->table);
