@@ -168,3 +168,22 @@ def test_locked_database(thawd: Thawd) -> None:
     thawd.start()
     assert thawd.inspect("ends")["stop"]["reason"] == "destroyed"
     assert thawd.api.call("DELETE", "/v1/sandboxes/stays").status == 204
+
+
+def test_create_that_fails_leaves_the_name(thawd: Thawd) -> None:
+    for method, target, spec in (
+        ("PUT", "/v1/sandboxes/a", {}),
+        ("POST", "/v1/sandboxes", {"name": "a"}),
+    ):
+        bad = {**spec, "entrypoint": ["no-such"]}
+        status, code, message = refused(thawd, method, target, bad)
+        assert (status, code) == (422, "spawn_failed") and "no-such" in message
+        assert thawd.api.call("GET", "/v1/sandboxes/a").status == 404
+        assert not rows(thawd) and not thawd.machine_ids()
+        answer = thawd.api.call(method, target, {**spec, "entrypoint": ["sleep", "60"]})
+        assert answer.status == 201 and answer.json["state"] == "running"
+        assert thawd.api.call("DELETE", "/v1/sandboxes/a").status == 204
+    # One that was there stays, and says why it does not run.
+    thawd.create("b", start=False, entrypoint=["no-such"])
+    assert refused(thawd, "POST", "/v1/sandboxes/b/start")[0] == 422
+    assert thawd.inspect("b")["stop"]["reason"] == "failed"

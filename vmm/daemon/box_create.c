@@ -49,10 +49,9 @@ static int create(struct box *box, bool start, struct box_error *err)
 	if (!start)
 		return 0;
 	ret = box_start(box, err);
-	/* It was never there for anybody: what could not be, or not now, leaves no name behind. */
-	if (ret && !box->gone &&
-	    (box->state == BOX_CREATING || err->status == 404 || err->status == 410 ||
-	     err->status == 400))
+	/* It was never there for anybody: what could not be, or not now, leaves no name behind, and
+	 * a better specification may have it. */
+	if (ret && !box->gone)
 		(void)box_remove(box, NULL);
 	return ret;
 }
