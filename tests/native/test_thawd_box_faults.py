@@ -187,3 +187,36 @@ def test_create_that_fails_leaves_the_name(thawd: Thawd) -> None:
     thawd.create("b", start=False, entrypoint=["no-such"])
     assert refused(thawd, "POST", "/v1/sandboxes/b/start")[0] == 422
     assert thawd.inspect("b")["stop"]["reason"] == "failed"
+
+
+@pytest.mark.parametrize("thawd", [["max_sandboxes = 3"]], indirect=True)
+def test_sandboxes_that_do_not_run_count(thawd: Thawd) -> None:
+    def used() -> dict[str, int]:
+        return thawd.api.call("GET", "/v1/info").json["quotas"]["sandboxes"]
+
+    thawd.create("runs")
+    thawd.create("made", start=False)
+    thawd.create("paused")
+    assert thawd.api.call("POST", "/v1/sandboxes/paused/pause", {}).status == 200
+    for method, target, value in (
+        ("PUT", "/v1/sandboxes/more", {"start": False}),
+        ("PUT", "/v1/sandboxes/more", {}),
+        ("POST", "/v1/sandboxes", {"start": False}),
+    ):
+        answer = thawd.api.call(method, target, value)
+        assert (answer.status, answer.code) == (503, "capacity")
+        assert "max_sandboxes" in answer.json["error"]["message"]
+    fork = thawd.api.call("POST", "/v1/sandboxes/runs/fork", {}).json["forks"][0]
+    assert fork["error"]["code"] == "capacity"
+    thawd.kill9()
+    thawd.start()
+    assert used() == {"used": 3, "limit": 3} and thawd.create("made", start=False)
+    assert refused(thawd, "PUT", "/v1/sandboxes/more", {"start": False})[1] == "capacity"
+    # A lower one ends nothing.
+    thawd.stop()
+    thawd.start("max_sandboxes = 1")
+    assert thawd.state_of("runs") == "running" and used()["used"] == 3
+    for name in "made", "paused", "runs":
+        assert thawd.api.call("DELETE", f"/v1/sandboxes/{name}").status == 204
+    thawd.create("more", start=False)
+    assert used() == {"used": 1, "limit": 1}

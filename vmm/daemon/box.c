@@ -183,10 +183,12 @@ static int make_room(struct boxes *boxes)
 }
 
 struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *spec,
-		      struct box **existing)
+		      struct box **existing, struct box_error *err)
 {
 	struct box *box = NULL;
+	char why[200] = "";
 	bool found;
+	int ret = 0;
 	size_t i;
 
 	*existing = NULL;
@@ -195,8 +197,15 @@ struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *sp
 	if (found) {
 		*existing = boxes->table[i];
 		(*existing)->refs++;
-	} else if (!make_room(boxes)) {
-		box = box_new(boxes, name, spec);
+	} else {
+		if (err)
+			ret = quota_add(&boxes->quota, why, sizeof(why));
+		else
+			quota_add_force(&boxes->quota);
+		if (!ret && !make_room(boxes))
+			box = box_new(boxes, name, spec);
+		if (!ret && !box)
+			quota_drop(&boxes->quota);
 	}
 	if (box) {
 		memmove(&boxes->table[i + 1], &boxes->table[i],
@@ -205,9 +214,17 @@ struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *sp
 		boxes->count++;
 	}
 	pthread_mutex_unlock(&boxes->lock);
-	if (!box)
-		box_spec_free(spec);
-	return box;
+	if (box)
+		return box;
+	box_spec_free(spec);
+	if (ret) {
+		metric_add(boxes->thawd, METRIC_QUOTA_REFUSALS, 1);
+		err->retry_s = BOX_RETRY_S;
+		box_refuse(err, 503, "capacity", NULL, "no room for sandbox '%s': %s", name, why);
+	} else if (err && !*existing) {
+		box_refuse(err, 500, "internal", NULL, "out of memory");
+	}
+	return NULL;
 }
 
 void boxes_remove(struct boxes *boxes, struct box *box)
@@ -223,6 +240,7 @@ void boxes_remove(struct boxes *boxes, struct box *box)
 	i = place_of(boxes, box->name, &found);
 	BUG_ON(!found || boxes->table[i] != box);
 	boxes->count--;
+	quota_drop(&boxes->quota);
 	memmove(&boxes->table[i], &boxes->table[i + 1], (boxes->count - i) * sizeof(struct box *));
 	pthread_mutex_unlock(&boxes->lock);
 	box_put(box);

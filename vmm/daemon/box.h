@@ -87,7 +87,7 @@ void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES]);
 enum box_quota_kind { BOX_QUOTA_SANDBOXES, BOX_QUOTA_VCPUS, BOX_QUOTA_MEMORY, BOX_QUOTAS };
 
 struct box_quota {
-	u64 used; /* of machines that run or start; bytes for memory */
+	u64 used; /* all sandboxes; what machines have that run or start: vCPUs, bytes of memory */
 	u64 max;  /* 0: no limit */
 };
 void boxes_quota(struct thawd *thawd, struct box_quota out[BOX_QUOTAS]);

@@ -107,13 +107,13 @@ int box_create(struct boxes *boxes, const char *name, struct box_spec *spec, boo
 			ret = box_spec_copy(spec, &copy);
 		if (ret)
 			break;
-		box = boxes_add(boxes, name, &copy, &existing);
+		box = boxes_add(boxes, name, &copy, &existing, err);
 		*created = box != NULL;
 		if (box) {
 			ret = create(box, start, err);
 			box_done(box);
 		} else if (!existing) {
-			ret = -ENOMEM;
+			ret = -EINVAL;
 		} else if (exclusive) {
 			ret = box_refuse(err, 409, "conflict", NULL,
 					 "there is a sandbox '%s' already", name);

@@ -59,11 +59,12 @@ static int make_clone(struct clone *clone, struct box **out, struct box_error *e
 	*out = NULL;
 	if (clone_spec(clone, &spec))
 		return box_refuse(err, 500, "internal", NULL, "out of memory");
-	box = boxes_add(boxes, clone->name, &spec, &existing);
+	box = boxes_add(boxes, clone->name, &spec, &existing, err);
 	if (!box) {
-		ret = existing ? box_refuse(err, 409, "conflict", NULL,
-					    "there is a sandbox '%s' already", clone->name)
-			       : box_refuse(err, 500, "internal", NULL, "out of memory");
+		ret = -EINVAL;
+		if (existing)
+			ret = box_refuse(err, 409, "conflict", NULL,
+					 "there is a sandbox '%s' already", clone->name);
 		box_put(existing);
 		return ret;
 	}

@@ -125,10 +125,11 @@ struct boxes {
 /** boxes_get() - by name, with a reference. NULL: there is none. */
 struct box *boxes_get(struct boxes *boxes, const char *name);
 /** boxes_add() - a new one, busy, with a reference, in state BOX_CREATING. @spec is stolen in every
- * case. *@existing: the one of that name, with a reference, if there is one. Return: NULL then, or
- * without memory. */
+ * case. *@existing: the one of that name, with a reference, if there is one. @err: NULL: it has a
+ * row already, and no quota keeps it out. Return: NULL if there is one; or, with @err, without
+ * memory or when there are as many as there may be. */
 struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *spec,
-		      struct box **existing);
+		      struct box **existing, struct box_error *err);
 /** boxes_remove() - from the table; references stay good. */
 void boxes_remove(struct boxes *boxes, struct box *box);
 void box_get(struct box *box);

@@ -233,7 +233,7 @@ static int load_one(void *opaque, const char *name, const char *state, const cha
 		json_decref(row);
 		return -EUCLEAN;
 	}
-	box = boxes_add(boxes, name, &spec, &existing);
+	box = boxes_add(boxes, name, &spec, &existing, NULL);
 	if (box) {
 		box->state = (enum box_state)number;
 		snprintf(box->machine, sizeof(box->machine), "%s", machine);
