@@ -214,9 +214,47 @@ def test_sandboxes_that_do_not_run_count(thawd: Thawd) -> None:
     assert refused(thawd, "PUT", "/v1/sandboxes/more", {"start": False})[1] == "capacity"
     # A lower one ends nothing.
     thawd.stop()
-    thawd.start("max_sandboxes = 1")
+    thawd.lines = ["max_sandboxes = 1"]
+    thawd.start()
     assert thawd.state_of("runs") == "running" and used()["used"] == 3
     for name in "made", "paused", "runs":
         assert thawd.api.call("DELETE", f"/v1/sandboxes/{name}").status == 204
     thawd.create("more", start=False)
     assert used() == {"used": 1, "limit": 1}
+
+
+@pytest.mark.parametrize("thawd", [["guest_timeout = 200ms"]], indirect=True)
+def test_deaf_guest_has_no_longer_than_the_setting(thawd: Thawd) -> None:
+    thawd.create("a")
+    (thawd.state / "silent").touch()
+    for method, target, value, status in (
+        ("POST", "/v1/sandboxes/a/exec", {"argv": ["true"]}, 502),
+        ("GET", "/v1/sandboxes/a/files?path=/etc/hosts", None, 502),
+        ("GET", "/v1/sandboxes/a/stats", None, 504),
+        ("GET", "/v1/sandboxes/a/ports/80/", None, 504),
+    ):
+        answer = thawd.api.call(method, target, value, timeout_s=30)
+        assert answer.status == status, (target, answer.body)
+
+
+@pytest.mark.parametrize(
+    "thawd", [["guest_timeout = 1h", "port_connect_timeout = 1h", "max_requests = 8"]], indirect=True
+)
+def test_who_left_waits_for_no_deaf_guest(thawd: Thawd) -> None:
+    thawd.create("a")
+    thawd.create("other", start=False)
+    (thawd.state / "silent").touch()
+    calls: list[tuple[str, str, object]] = [
+        ("POST", "/v1/sandboxes/a/exec", {"argv": ["true"]}),
+        ("GET", "/v1/sandboxes/a/files?path=/etc/hosts", None),
+        ("GET", "/v1/sandboxes/a/ports/80/", None),
+    ]
+    waiting = [begin(thawd, *call) for call in calls * 4]
+
+    def patch() -> int:
+        return thawd.api.call("PATCH", "/v1/sandboxes/other", {}).status
+
+    assert eventually(lambda: patch() == 503)
+    for connection in waiting:
+        connection.close()
+    assert eventually(lambda: patch() == 200)

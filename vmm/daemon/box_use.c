@@ -153,8 +153,9 @@ void box_run_path(const struct box_use *use, const char *file, char *out)
 	sandbox_path(&use->box->boxes->thawd->state, id, file, out);
 }
 
-int box_stream(struct thawd *thawd, const struct box_use *use)
+int box_stream(struct thawd *thawd, const struct box_use *use, u64 deadline_ns, int stop_fd)
 {
+	const u64 latest_ns = clock_now_ns() + thawd->conf.guest_timeout_ms * 1000000;
 	struct box *box = use->box;
 	struct log_keep keep;
 	struct sandbox sb;
@@ -168,7 +169,8 @@ int box_stream(struct thawd *thawd, const struct box_use *use)
 	if (!mine)
 		return -ENODEV;
 	log_keep_begin(&keep, true);
-	fd = sandbox_stream(&thawd->state, &sb);
+	fd = sandbox_stream_until(&thawd->state, &sb,
+				  deadline_ns ? MIN(deadline_ns, latest_ns) : latest_ns, stop_fd);
 	log_keep_end(&keep);
 	return fd == -ENOENT || fd == -ECONNREFUSED || fd == -EPIPE || fd == -ECONNRESET ? -ENODEV
 											 : fd;
