@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from daemon import (
@@ -47,20 +49,14 @@ def test_who_left_waits_for_no_busy_sandbox(thawd: Thawd) -> None:
         ("PUT", "/v1/sandboxes/busy", {}),
     ]
     with ThreadPoolExecutor() as pool:
-        stop = pool.submit(
-            thawd.api.call, "POST", "/v1/sandboxes/busy/stop", {"grace_ms": 600000}
-        )
+        stop = pool.submit(thawd.api.call, "POST", "/v1/sandboxes/busy/stop", {"grace_ms": 600000})
         assert eventually(lambda: thawd.state_of("busy") == "stopping")
         # With the stop that is more than there is room for.
         waiting = [begin(thawd, *call) for call in calls * 2]
-        assert eventually(
-            lambda: thawd.api.call("PATCH", "/v1/sandboxes/other", {}).status == 503
-        )
+        assert eventually(lambda: thawd.api.call("PATCH", "/v1/sandboxes/other", {}).status == 503)
         for connection in waiting:
             connection.close()
-        assert eventually(
-            lambda: thawd.api.call("PATCH", "/v1/sandboxes/other", {}).status == 200
-        )
+        assert eventually(lambda: thawd.api.call("PATCH", "/v1/sandboxes/other", {}).status == 200)
         assert thawd.state_of("busy") == "stopping"
         assert thawd.api.call("POST", "/v1/sandboxes/busy/destroy", {}).status == 200
         assert stop.result().status == 200
@@ -238,7 +234,9 @@ def test_deaf_guest_has_no_longer_than_the_setting(thawd: Thawd) -> None:
 
 
 @pytest.mark.parametrize(
-    "thawd", [["guest_timeout = 1h", "port_connect_timeout = 1h", "max_requests = 8"]], indirect=True
+    "thawd",
+    [["guest_timeout = 1h", "port_connect_timeout = 1h", "max_requests = 8"]],
+    indirect=True,
 )
 def test_who_left_waits_for_no_deaf_guest(thawd: Thawd) -> None:
     thawd.create("a")
@@ -258,3 +256,29 @@ def test_who_left_waits_for_no_deaf_guest(thawd: Thawd) -> None:
     for connection in waiting:
         connection.close()
     assert eventually(lambda: patch() == 200)
+
+
+def test_page_faults_of_machines(thawd: Thawd) -> None:
+    def total(kind: str) -> int:
+        text = thawd.api.call("GET", "/metrics").body.decode()
+        assert "# TYPE thaw_vmm_page_faults_total counter" in text
+        found = re.search(rf'^thaw_vmm_page_faults_total{{kind="{kind}"}} (\d+)$', text, re.M)
+        assert found
+        return int(found[1])
+
+    def of_process(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[7])
+
+    assert total("minor") == total("major") == 0
+    pids = [thawd.machine_pid(thawd.create(name)["id"]) for name in "ab"]
+    least = sum(map(of_process, pids))
+    assert least > 0
+    first = total("minor")
+    assert least <= first <= sum(map(of_process, pids))
+    # It is a counter: those of one that has ended stay.
+    assert thawd.api.call("DELETE", "/v1/sandboxes/a").status == 204
+    assert total("minor") >= first and total("major") >= 0
+    thawd.kill9()
+    thawd.start()
+    least = of_process(pids[1])
+    assert total("minor") >= least > 0

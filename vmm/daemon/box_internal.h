@@ -42,6 +42,11 @@ struct box_stop {
 	s64 time_ms; /* UTC */
 };
 
+/** Page faults of a thaw-vmm: most are pages of its guest's memory that are touched first. */
+struct box_faults {
+	u64 minor, major;
+};
+
 enum box_pool { BOX_POOL_NONE, BOX_POOL_HIT, BOX_POOL_MISS };
 
 struct box {
@@ -75,6 +80,8 @@ struct box {
 	atomic_bool unsaved;		    /* its row is not what it is: the supervisor's to do */
 	struct vmmproc vmm;		    /* (B) of a running one */
 	int pid_fd;			    /* of its thaw-vmm; -1: no machine */
+	pid_t pid;			    /* of the same; 0: no machine */
+	struct box_faults faults;	    /* that it had when somebody looked last */
 	_Atomic u64 watch;		    /* what the supervisor knows that machine by; 0: not */
 	u64 incarnation;
 	u32 uses;
@@ -102,6 +109,9 @@ struct boxes {
 	struct box **table;   /* sorted by name */
 	size_t count, room;
 	struct quota quota;
+
+	pthread_mutex_t fault_lock;
+	struct box_faults faults; /* of all machines, those that ended included */
 
 	pthread_mutex_t snap_lock; /* rows of snapshots (box_snap.c) */
 	json_t *snaps;		   /* id: object of the API */

@@ -92,6 +92,10 @@ int box_watch(struct box *box)
 
 	box->pid_fd = box->vmm.adopted ? fcntl(box->vmm.pid_fd, F_DUPFD_CLOEXEC, 3)
 				       : (int)syscall(SYS_pidfd_open, box->vmm.pid, 0);
+	pthread_mutex_lock(&box->lock);
+	box->pid = box->vmm.pid;
+	box->faults = (struct box_faults){0};
+	pthread_mutex_unlock(&box->lock);
 	event.data.u64 = ++boxes->watches;
 	box->watch = event.data.u64;
 	if (box->pid_fd < 0 || epoll_ctl(boxes->epoll_fd, EPOLL_CTL_ADD, box->pid_fd, &event) < 0) {

@@ -114,6 +114,7 @@ void box_drop_machine(struct box *box)
 	}
 	pthread_mutex_lock(&box->lock);
 	fd_close(&box->pid_fd);
+	box->pid = 0;
 	box->ended = false;
 	box->hard_due_ms = 0;
 	box->pending = false;
