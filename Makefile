@@ -95,7 +95,7 @@ DAEMON_SRCS += vmm/daemon/api_ports.c vmm/daemon/proxy.c vmm/daemon/proxy_header
 
 # Boxes.
 DAEMON_SRCS += vmm/daemon/boxes.c vmm/daemon/box.c vmm/daemon/box_spec.c vmm/daemon/box_spec_out.c vmm/daemon/box_row.c vmm/daemon/box_create.c vmm/daemon/box_start.c \
-	vmm/daemon/box_stop.c vmm/daemon/box_pause.c vmm/daemon/box_fork.c vmm/daemon/box_snap.c vmm/daemon/box_template.c vmm/daemon/box_super.c vmm/daemon/db.c \
+	vmm/daemon/box_stop.c vmm/daemon/box_use.c vmm/daemon/box_pause.c vmm/daemon/box_fork.c vmm/daemon/box_snap.c vmm/daemon/box_template.c vmm/daemon/box_super.c vmm/daemon/db.c \
 	vmm/daemon/reconcile.c vmm/daemon/timer.c vmm/daemon/quota.c vmm/daemon/pools.c vmm/daemon/api_sandboxes.c vmm/daemon/api_lifecycle.c vmm/daemon/api_snapshots.c \
 	vmm/daemon/api_templates.c vmm/daemon/api_pools.c
 

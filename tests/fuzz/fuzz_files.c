@@ -49,11 +49,11 @@ void box_limits(const struct box_use *use, struct box_limits *out)
 	(void)use, (void)out;
 }
 
-int box_stream(struct thawd *thawd, const struct box_use *use)
+int box_stream(struct thawd *thawd, const struct box_use *use, u64 deadline_ns, int stop_fd)
 {
 	int fds[2];
 
-	(void)thawd, (void)use;
+	(void)thawd, (void)use, (void)deadline_ns, (void)stop_fd;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds))
 		return -errno;
 	guest_end = fds[1];

@@ -18,6 +18,8 @@ says how machines are to misbehave; it is read when one starts.
   snapshot-dies   ends instead of writing it
   deaf            the guest takes no streams
   no-shutdown     the guest does not do what SHIM_SHUTDOWN asks
+
+While $THAW_STATE/silent is there, it neither takes streams nor refuses them.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ ACCEPT, RUNNING, RESUMED, READY, SNAPSHOT, EXIT = 64, 65, 66, 67, 68, 69
 WAITING, FORKED, OWNED, ARMED = 70, 71, 72, 73
 POWEROFF, STOPPED, SNAPSHOT_WRITTEN, TIME_OVER = 0, 2, 3, 5
 SHIM_EXEC, SHIM_CHECKPOINT, SHIM_POWEROFF, SHIM_CHECKPOINT_LIVE, SHIM_SHUTDOWN = 1, 5, 7, 8, 9
+SILENT = os.environ.get("THAW_STATE", "/nothing") + "/silent"
 OK_FRAME = struct.pack("<IBBH", 0, 70, 1, 0)
 SHIM_PORT, FIRST_PORT = 1024, 1025
 BUFFER_BYTES = 256 << 10
@@ -156,6 +159,7 @@ class Machine:
         self.request: tuple[int, str, int] | None = None
         self.ends_at = 0.0  # --hard-timeout
         self.kill_at = 0.0  # of a shutdown
+        self.kept: list[socket.socket] = []
         self.fake = ""
         with contextlib.suppress(KeyError, FileNotFoundError):
             with open(os.environ["THAW_FAKE_FILE"]) as file:
@@ -301,6 +305,10 @@ class Machine:
                     line.extend(byte)
                 if line != b"CONNECT %d\n" % SHIM_PORT or self.fake == "deaf":
                     raise ConnectionResetError
+                if os.path.exists(SILENT):
+                    self.forget(client)
+                    self.kept.append(client)
+                    return
                 client.sendall(b"OK 1073741824\n")
             except BlockingIOError:
                 return

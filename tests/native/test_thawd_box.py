@@ -102,7 +102,14 @@ def test_post_makes_a_name(thawd: Thawd) -> None:
         ({"entrypoint": "sh"}, "invalid_request", "entrypoint"),
         ({"inactivity_timeout_ms": 0}, "invalid_request", "inactivity"),
         ({"inactivity_timeout_ms": 21600001}, "invalid_request", "inactivity"),
+        ({"labels": {"k": "a\u0085b"}}, "invalid_request", "label"),
+        ({"labels": {"\u009b": "v"}}, "invalid_request", "label"),
         ({"hostname": "a b"}, "invalid_request", "hostname"),
+        ({"hostname": "-"}, "invalid_request", "hostname"),
+        ({"hostname": "a-"}, "invalid_request", "hostname"),
+        ({"hostname": "a..b"}, "invalid_request", "hostname"),
+        ({"hostname": "."}, "invalid_request", "hostname"),
+        ({"hostname": "a.-b"}, "invalid_request", "hostname"),
         ({"start": 1}, "invalid_request", "start"),
     ],
 )
@@ -235,13 +242,16 @@ def test_entrypoint(thawd: Thawd) -> None:
     assert answer["stop"]["exit_code"] == 137
     status, code, message = refused(thawd, "PUT", "/v1/sandboxes/c", {"entrypoint": ["no-such"]})
     assert (status, code) == (422, "spawn_failed") and "no-such" in message
-    assert thawd.inspect("c")["stop"]["reason"] == "failed"
     assert not thawd.machines()
 
 
 def test_start_that_fails_is_explained_and_tried_again(thawd: Thawd) -> None:
     thawd.misbehave.write_text("start-dies")
     status, code, message = refused(thawd, "PUT", "/v1/sandboxes/a", {})
+    assert (status, code) == (500, "internal") and "a word of its own" in message
+    assert thawd.api.call("GET", "/v1/sandboxes/a").status == 404
+    thawd.create("a", start=False)
+    status, code, message = refused(thawd, "POST", "/v1/sandboxes/a/start")
     assert (status, code) == (500, "internal") and "a word of its own" in message
     box = thawd.inspect("a")
     assert box["state"] == "failed" and "a word of its own" in box["stop"]["message"]
@@ -417,16 +427,16 @@ def test_size_that_cannot_be_built(thawd: Thawd) -> None:
     status, code, message = refused(thawd, "PUT", "/v1/sandboxes/a", {"size": "basic"})
     assert (status, code) == (500, "internal") and "debian.c1m1024" in message
     assert "guest.json" in message
-    assert thawd.state_of("a") == "failed"
+    assert thawd.api.call("GET", "/v1/sandboxes/a").status == 404
 
 
-@pytest.mark.parametrize("thawd", [["max_sandboxes = 2", "max_memory = 1G"]], indirect=True)
+@pytest.mark.parametrize("thawd", [["max_vcpus = 2", "max_memory = 1G"]], indirect=True)
 def test_quotas(thawd: Thawd) -> None:
     thawd.create("a")
     thawd.create("b")
     answer = thawd.api.call("PUT", "/v1/sandboxes/c", {})
     assert answer.status == 503 and answer.code == "capacity" and int(answer.headers["retry-after"])
-    assert "max_sandboxes" in answer.json["error"]["message"]
+    assert "max_vcpus" in answer.json["error"]["message"]
     assert thawd.api.call("GET", "/v1/sandboxes/c").status == 404
     thawd.api.call("POST", "/v1/sandboxes/a/pause", {})
     assert thawd.create("c")["state"] == "running"

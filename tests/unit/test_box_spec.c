@@ -86,6 +86,7 @@ static void test_refused(void)
 	refused("{\"hard_timeout_ms\": -1}", "invalid_request", "hard");
 	refused("{\"pids_max\": 0}", "invalid_request", "pids_max");
 	refused("{\"hostname\": \"\"}", "invalid_request", "hostname");
+	refused("{\"hostname\": \"-\"}", "invalid_request", "hostname");
 	refused("{\"labels\": {\"\": \"x\"}}", "invalid_request", "label");
 	refused("{\"labels\": {\"x\": \"\\u0001\"}}", "invalid_request", "label");
 }

@@ -103,20 +103,28 @@ static void test_quota(void)
 	CHECK(strstr(why, "max_memory"));
 	/* A refusal takes nothing. */
 	CHECK_EQ(quota_take(&quota, 1, 924, why, sizeof(why)), 0);
-	CHECK_EQ(quota_take(&quota, 0, 0, why, sizeof(why)), -EDQUOT);
-	CHECK(strstr(why, "max_sandboxes"));
 	quota_force(&quota, 8, 4096);
 	CHECK_EQ(quota_take(&quota, 0, 0, why, sizeof(why)), -EDQUOT);
 	quota_give(&quota, 8, 4096);
 	quota_give(&quota, 1, 924);
 	quota_give(&quota, 2, 100);
+	/* Sandboxes count whether they run or not. */
+	CHECK_EQ(quota_add(&quota, why, sizeof(why)), 0);
+	CHECK_EQ(quota_add(&quota, why, sizeof(why)), 0);
+	CHECK_EQ(quota_add(&quota, why, sizeof(why)), -EDQUOT);
+	CHECK(strstr(why, "max_sandboxes") && strstr(why, "2 of 2"));
+	quota_add_force(&quota);
+	quota_drop(&quota);
+	CHECK_EQ(quota_add(&quota, why, sizeof(why)), -EDQUOT);
+	quota_drop(&quota);
+	quota_drop(&quota);
 	for (int i = 0; i < BOX_QUOTAS; i++)
 		CHECK_EQ(quota.of[i].used, 0);
 	quota_init(&quota, 0, 0, 0, 400, 50);
 	CHECK(quota.of[BOX_QUOTA_VCPUS].max >= 4 && quota.of[BOX_QUOTA_MEMORY].max > MIB);
 	CHECK_EQ(quota.of[BOX_QUOTA_SANDBOXES].max, 0);
 	quota.of[BOX_QUOTA_SANDBOXES].used = UINT64_MAX - 1;
-	CHECK_EQ(quota_take(&quota, 1, 1, why, sizeof(why)), 0);
+	CHECK_EQ(quota_add(&quota, why, sizeof(why)), 0);
 }
 
 static void test_pressure(void)

@@ -184,6 +184,10 @@ int __must_check sandbox_own(const struct state *state, const struct sandbox *sb
 
 /** sandbox_stream() - a stream to its shim. Return: the fd (the caller's) or -errno (logged). */
 int __must_check sandbox_stream(const struct state *state, const struct sandbox *sb);
+/** sandbox_stream_until() - the same. A guest that is deaf has until @deadline_ns (CLOCK_MONOTONIC,
+ * -ETIMEDOUT), and no longer than until @stop_fd, if it is not -1, has hung up (-ECANCELED). */
+int __must_check sandbox_stream_until(const struct state *state, const struct sandbox *sb,
+				      u64 deadline_ns, int stop_fd);
 
 /**
  * sandbox_snapshot() - have its machine written as a new snap.HEX, whose name comes into @name.

@@ -202,15 +202,14 @@ int sandbox_own(const struct state *state, const struct sandbox *sb, struct vmmp
 	return ret;
 }
 
-/** read_line() - byte by byte: what follows is the shim's. Return: 0, -EPIPE, -ETIMEDOUT or -errno.
- */
-static int read_line(int fd, char *line, size_t max)
+/** read_line() - byte by byte: what follows is the shim's. Return: 0, -EPIPE, -ETIMEDOUT,
+ * -ECANCELED or -errno. */
+static int read_line(int fd, char *line, size_t max, u64 deadline_ns, int stop_fd)
 {
-	const u64 deadline_ns = clock_now_ns() + CONNECT_NS;
+	struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = stop_fd, .events = POLLRDHUP}};
 	size_t used = 0;
 
 	while (used + 1 < max) {
-		struct pollfd pfd = {.fd = fd, .events = POLLIN};
 		u64 now_ns = clock_now_ns();
 		ssize_t n = recv(fd, line + used, 1, MSG_DONTWAIT);
 
@@ -226,14 +225,22 @@ static int read_line(int fd, char *line, size_t max)
 			return -errno;
 		if (now_ns >= deadline_ns)
 			return -ETIMEDOUT;
-		if (poll(&pfd, 1, (int)((deadline_ns - now_ns) / 1000000 + 1)) < 0 &&
+		if (poll(fds, ARRAY_SIZE(fds), (int)((deadline_ns - now_ns) / 1000000 + 1)) < 0 &&
 		    errno != EINTR)
 			return -errno;
+		if (fds[1].revents)
+			return -ECANCELED;
 	}
 	return -EPROTO;
 }
 
 int sandbox_stream(const struct state *state, const struct sandbox *sb)
+{
+	return sandbox_stream_until(state, sb, clock_now_ns() + CONNECT_NS, -1);
+}
+
+int sandbox_stream_until(const struct state *state, const struct sandbox *sb, u64 deadline_ns,
+			 int stop_fd)
 {
 	char path[PATH_MAX], line[40];
 	int fd, n, ret;
@@ -247,7 +254,7 @@ int sandbox_stream(const struct state *state, const struct sandbox *sb)
 	n = snprintf(line, sizeof(line), "CONNECT %u\n", SHIM_PORT);
 	ret = send(fd, line, (size_t)n, MSG_NOSIGNAL) == n ? 0 : -EPIPE;
 	if (!ret)
-		ret = read_line(fd, line, sizeof(line));
+		ret = read_line(fd, line, sizeof(line), deadline_ns, stop_fd);
 	if (!ret && strncmp(line, "OK ", 3) != 0)
 		ret = -EPROTO;
 	if (!ret)

@@ -11,7 +11,7 @@ void api_refused(struct thawd *thawd, struct http_req *req, const char *action, 
 		 struct box_error *err);
 /** api_box() - the box of the request's {name}, with a reference; NULL: 404 has been answered. */
 struct box *api_box(struct thawd *thawd, struct http_req *req);
-/** api_busy() - box_begin(), or 404 has been answered. */
+/** api_busy() - box_begin(), or it has been answered. */
 int __must_check api_busy(struct box *box, struct http_req *req);
 /** api_reply_box() - with the object, and audit that @action was done. */
 void api_reply_box(struct thawd *thawd, struct http_req *req, const char *action, struct box *box,

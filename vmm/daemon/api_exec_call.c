@@ -100,6 +100,14 @@ static void problem_start(struct exec_problem *problem, const struct exec_call *
 		exec_problem_set(problem, 502, "guest_lost",
 				 "sandbox %s: its machine has just gone", name);
 		break;
+	case -ETIMEDOUT:
+		exec_problem_set(problem, 502, "guest_lost",
+				 "sandbox %s does not answer (setting guest_timeout)", name);
+		break;
+	case -ECANCELED:
+		exec_problem_set(problem, 503, "capacity",
+				 "thawd is about to end: the command was not started");
+		break;
 	case -ENOSPC:
 	case -EDQUOT:
 		exec_problem_set(problem, 507, "no_space",
@@ -194,7 +202,7 @@ static void audit(const struct exec_call *call, const struct exec_spec *spec, co
 int exec_call_start(struct exec_call *call, const struct exec_spec *spec,
 		    struct exec_problem *problem)
 {
-	int ret = kept_start(call->thawd, &call->use, spec, &call->kept);
+	int ret = kept_start(call->thawd, &call->use, spec, http_client_fd(call->req), &call->kept);
 
 	if (ret) {
 		problem_start(problem, call, ret);

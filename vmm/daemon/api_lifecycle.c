@@ -194,7 +194,7 @@ void api_fork(struct thawd *thawd, struct http_req *req)
 				 "field 'names': expected an array of one name for each clone");
 		goto out;
 	}
-	ret = box_fork(box, names, count, labels, &answer, &err);
+	ret = box_fork(box, req, names, count, labels, &answer, &err);
 	if (ret) {
 		api_refused(thawd, req, "sandbox.fork", box->name, &err);
 		goto out;
@@ -253,7 +253,8 @@ void api_wait(struct thawd *thawd, struct http_req *req)
 }
 
 /** The guest's answer to SHIM_USAGE. Return: 0 or -errno. */
-static int read_usage(struct thawd *thawd, const struct box_use *use, struct shim_usage *out)
+static int read_usage(struct thawd *thawd, const struct box_use *use, int stop_fd,
+		      struct shim_usage *out)
 {
 	const struct shim_frame ask = {.type = SHIM_USAGE, .version = SHIM_PROTO_VERSION};
 	struct {
@@ -261,14 +262,15 @@ static int read_usage(struct thawd *thawd, const struct box_use *use, struct shi
 		struct shim_usage usage;
 	} reply;
 	const u64 deadline_ns = clock_now_ns() + STATS_NS;
-	int fd = box_stream(thawd, use), ret;
+	int fd = box_stream(thawd, use, deadline_ns, stop_fd), ret;
 	size_t used = 0;
 
 	if (fd < 0)
 		return fd;
 	ret = send(fd, &ask, sizeof(ask), MSG_NOSIGNAL) == sizeof(ask) ? 0 : -EPIPE;
 	while (!ret && used < sizeof(reply)) {
-		struct pollfd pfd = {.fd = fd, .events = POLLIN};
+		struct pollfd pfds[] = {{.fd = fd, .events = POLLIN},
+					{.fd = stop_fd, .events = POLLRDHUP}};
 		u64 now_ns = clock_now_ns();
 		ssize_t n = recv(fd, (char *)&reply + used, sizeof(reply) - used, MSG_DONTWAIT);
 
@@ -280,8 +282,10 @@ static int read_usage(struct thawd *thawd, const struct box_use *use, struct shi
 			ret = -errno;
 		else if (now_ns >= deadline_ns)
 			ret = -ETIMEDOUT;
-		else
-			(void)!poll(&pfd, 1, (int)((deadline_ns - now_ns) / 1000000 + 1));
+		else if (poll(pfds, ARRAY_SIZE(pfds), (int)((deadline_ns - now_ns) / 1000000 + 1)) >
+				 0 &&
+			 pfds[1].revents)
+			ret = -ECANCELED;
 	}
 	fd_close(&fd);
 	if (!ret &&
@@ -307,10 +311,12 @@ void api_stats(struct thawd *thawd, struct http_req *req)
 
 	if (box_use(thawd, req, &use))
 		return;
-	ret = read_usage(thawd, &use, &usage);
+	ret = read_usage(thawd, &use, http_client_fd(req), &usage);
 	if (ret == -ETIMEDOUT)
 		http_reply_error(req, 504, "timeout", NULL, "sandbox '%s' does not answer",
 				 box_name(use.box));
+	else if (ret == -ECANCELED)
+		http_reply_retry(req, 1, "thawd is about to end");
 	else if (ret)
 		http_reply_error(req, 502, "guest_lost", NULL, "sandbox '%s': %s",
 				 box_name(use.box), strerror(-ret));

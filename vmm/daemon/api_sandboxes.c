@@ -42,10 +42,16 @@ struct box *api_box(struct thawd *thawd, struct http_req *req)
 
 int api_busy(struct box *box, struct http_req *req)
 {
-	int ret = box_begin(box);
+	struct box_error err = {0};
+	int ret = box_begin(box, req);
 
-	if (ret)
-		not_found(req, box->name);
+	if (!ret)
+		return 0;
+	(void)box_refuse_begin(box, ret, &err);
+	if (ret == -ECANCELED)
+		http_reply_retry(req, err.retry_s, "%s", err.message);
+	else
+		http_reply_error(req, err.status, err.code, NULL, "%s", err.message);
 	return ret;
 }
 
@@ -157,7 +163,7 @@ static void create(struct thawd *thawd, struct http_req *req, const char *name, 
 	if (check_name(req, name) || take_start(req, body, &start))
 		return;
 	if (box_spec_parse(body, name, thawd->conf.default_template, &spec, &err) ||
-	    box_create(thawd->boxes, name, &spec, start, exclusive, &box, &created, &err))
+	    box_create(thawd->boxes, name, &spec, start, exclusive, req, &box, &created, &err))
 		api_refused(thawd, req, "sandbox.create", name, &err);
 	else
 		api_reply_box(thawd, req, created ? "sandbox.create" : "sandbox.get", box,
@@ -250,10 +256,9 @@ static int patch(struct box *box, const json_t *body, struct box_error *err)
 		ret = box_save(box);
 		if (ret) {
 			swap_spec(box, &other);
-			box_refuse(err, ret == -ENOSPC ? 507 : 500,
-				   ret == -ENOSPC ? "no_space" : "internal", NULL,
-				   "sandbox '%s': the change can't be written down: %s", box->name,
-				   strerror(-ret));
+			(void)box_refuse_row(ret, err,
+					     "sandbox '%s': the change can't be written down: %s",
+					     box->name, strerror(-ret));
 		}
 	}
 	if (!ret && other.hard_ms != box->spec.hard_ms)
@@ -295,9 +300,16 @@ static void serve_delete(struct thawd *thawd, struct http_req *req)
 	}
 	if (box)
 		box_hurry(box);
-	if (box && !box_begin(box)) {
+	if (box)
+		ret = box_begin(box, req);
+	if (box && !ret) {
 		ret = box_delete(box, reason, &err);
 		box_done(box);
+	} else if (ret == -ECANCELED) {
+		(void)box_refuse_begin(box, ret, &err);
+	} else {
+		/* There is none, or another has deleted it meanwhile. */
+		ret = 0;
 	}
 	box_put(box);
 	if (ret) {

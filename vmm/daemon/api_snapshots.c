@@ -19,7 +19,7 @@ static void serve_make(struct thawd *thawd, struct http_req *req)
 		box_refuse(&err, 400, "invalid_request", NULL,
 			   "field 'name': expected 1 to 63 of a-z, 0-9 and '-', which is neither "
 			   "first nor last");
-	if (err.status || snaps_make(box, name, labels, &row, &err)) {
+	if (err.status || snaps_make(box, req, name, labels, &row, &err)) {
 		api_refused(thawd, req, "snapshot.create", box->name, &err);
 		goto out;
 	}

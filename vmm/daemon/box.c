@@ -17,6 +17,7 @@
 #include "vmm/daemon/box.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -28,6 +29,8 @@
 #include "vmm/daemon/http.h"
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
+
+#define LOOK_NS 250000000ull /* how often who waits looks for its client */
 
 static const char *const state_names[] = {
 	[BOX_CREATING] = "creating", [BOX_STARTING] = "starting", [BOX_RUNNING] = "running",
@@ -180,10 +183,12 @@ static int make_room(struct boxes *boxes)
 }
 
 struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *spec,
-		      struct box **existing)
+		      struct box **existing, struct box_error *err)
 {
 	struct box *box = NULL;
+	char why[200] = "";
 	bool found;
+	int ret = 0;
 	size_t i;
 
 	*existing = NULL;
@@ -192,8 +197,15 @@ struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *sp
 	if (found) {
 		*existing = boxes->table[i];
 		(*existing)->refs++;
-	} else if (!make_room(boxes)) {
-		box = box_new(boxes, name, spec);
+	} else {
+		if (err)
+			ret = quota_add(&boxes->quota, why, sizeof(why));
+		else
+			quota_add_force(&boxes->quota);
+		if (!ret && !make_room(boxes))
+			box = box_new(boxes, name, spec);
+		if (!ret && !box)
+			quota_drop(&boxes->quota);
 	}
 	if (box) {
 		memmove(&boxes->table[i + 1], &boxes->table[i],
@@ -202,9 +214,17 @@ struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *sp
 		boxes->count++;
 	}
 	pthread_mutex_unlock(&boxes->lock);
-	if (!box)
-		box_spec_free(spec);
-	return box;
+	if (box)
+		return box;
+	box_spec_free(spec);
+	if (ret) {
+		metric_add(boxes->thawd, METRIC_QUOTA_REFUSALS, 1);
+		err->retry_s = BOX_RETRY_S;
+		box_refuse(err, 503, "capacity", NULL, "no room for sandbox '%s': %s", name, why);
+	} else if (err && !*existing) {
+		box_refuse(err, 500, "internal", NULL, "out of memory");
+	}
+	return NULL;
 }
 
 void boxes_remove(struct boxes *boxes, struct box *box)
@@ -220,6 +240,7 @@ void boxes_remove(struct boxes *boxes, struct box *box)
 	i = place_of(boxes, box->name, &found);
 	BUG_ON(!found || boxes->table[i] != box);
 	boxes->count--;
+	quota_drop(&boxes->quota);
 	memmove(&boxes->table[i], &boxes->table[i + 1], (boxes->count - i) * sizeof(struct box *));
 	pthread_mutex_unlock(&boxes->lock);
 	box_put(box);
@@ -255,18 +276,50 @@ void boxes_each(struct boxes *boxes, bool (*fn)(void *opaque, struct box *box), 
 	free(all);
 }
 
-int box_begin(struct box *box)
+int box_wait_changed(struct box *box, struct http_req *req)
 {
-	int ret;
+	struct pollfd client = {.events = POLLRDHUP};
+	struct timespec until;
+	u64 until_ns;
+
+	if (!req) {
+		pthread_cond_wait(&box->changed, &box->lock);
+		return 0;
+	}
+	client.fd = http_client_fd(req);
+	if (http_stopping(req) || poll(&client, 1, 0) > 0)
+		return -ECANCELED;
+	until_ns = clock_now_ns() + LOOK_NS;
+	until = (struct timespec){.tv_sec = (time_t)(until_ns / 1000000000),
+				  .tv_nsec = (long)(until_ns % 1000000000)};
+	pthread_cond_timedwait(&box->changed, &box->lock, &until);
+	return 0;
+}
+
+int box_begin(struct box *box, struct http_req *req)
+{
+	int ret = 0;
 
 	pthread_mutex_lock(&box->lock);
-	while (box->busy && !box->gone)
-		pthread_cond_wait(&box->changed, &box->lock);
-	ret = box->gone ? -ENOENT : 0;
+	while (!ret && box->busy && !box->gone)
+		ret = box_wait_changed(box, req);
+	if (box->gone)
+		ret = -ENOENT;
 	if (!ret)
 		box->busy = true;
 	pthread_mutex_unlock(&box->lock);
 	return ret;
+}
+
+int box_refuse_begin(const struct box *box, int ret, struct box_error *err)
+{
+	if (ret != -ECANCELED)
+		return box_refuse(err, 404, "not_found", NULL, "no sandbox '%s'", box->name);
+	/* Who has left does not read it. */
+	err->retry_s = 1;
+	return box_refuse(err, 503, "capacity", NULL,
+			  "sandbox '%s' is busy, and thawd is about to end: nothing was done",
+			  box->name);
 }
 
 int box_try_begin(struct box *box)
@@ -301,183 +354,4 @@ void box_set_state(struct box *box, enum box_state state)
 	box->state = state;
 	pthread_cond_broadcast(&box->changed);
 	pthread_mutex_unlock(&box->lock);
-}
-
-static bool is_coming(enum box_state state)
-{
-	return state == BOX_CREATING || state == BOX_STARTING || state == BOX_RESUMING;
-}
-
-/** What to call when it is in @state and should run. */
-static const char *remedy(enum box_state state)
-{
-	switch (state) {
-	case BOX_PAUSED:
-	case BOX_PAUSING:
-		return "POST .../resume brings it back";
-	case BOX_STOPPED:
-	case BOX_FAILED:
-		return "POST .../start starts it afresh";
-	case BOX_CREATING:
-	case BOX_STARTING:
-	case BOX_RESUMING:
-	case BOX_STOPPING:
-	case BOX_RUNNING:
-	case BOX_STATES:
-		break;
-	}
-	return "wait for that, then start it";
-}
-
-/** @box's reference goes into @use, or is put. Return: 0 or -ENODEV with *@state. */
-static int use_box(struct box *box, bool wait, bool counts, struct box_use *use,
-		   enum box_state *state)
-{
-	struct boxes *boxes = box->boxes;
-
-	pthread_mutex_lock(&box->lock);
-	/* One that is being started is worth waiting for. */
-	while (wait && !box->gone && box->busy &&
-	       (is_coming(box->state) || (box->state == BOX_RUNNING && !box->open)))
-		pthread_cond_wait(&box->changed, &box->lock);
-	*state = box->state;
-	if (box->gone || box->state != BOX_RUNNING) {
-		pthread_mutex_unlock(&box->lock);
-		box_put(box);
-		return -ENODEV;
-	}
-	use->box = box;
-	use->incarnation = box->incarnation;
-	use->counts = counts;
-	if (counts) {
-		box->uses++;
-		box->activity_ms = boxes->now_ms();
-		box->last_ms = utc_now_ms();
-	}
-	pthread_mutex_unlock(&box->lock);
-	return 0;
-}
-
-int box_use(struct thawd *thawd, struct http_req *req, struct box_use *use)
-{
-	const char *name = http_param(req, "name");
-	struct box *box = name ? boxes_get(thawd->boxes, name) : NULL;
-	enum box_state state;
-
-	*use = (struct box_use){0};
-	if (!box) {
-		http_reply_error(req, 404, "not_found", NULL, "no sandbox '%.63s'",
-				 name ? name : "");
-		return -ENOENT;
-	}
-	if (!use_box(box, true, true, use, &state))
-		return 0;
-	http_reply_error(req, 409, "wrong_state", json_pack("{s:s}", "state", state_names[state]),
-			 "sandbox '%s' is %s, not running: %s", name, state_names[state],
-			 remedy(state));
-	return -ENODEV;
-}
-
-int box_use_any(struct thawd *thawd, struct http_req *req, struct box_use *use)
-{
-	const char *name = http_param(req, "name");
-	struct box *box = name ? boxes_get(thawd->boxes, name) : NULL;
-
-	*use = (struct box_use){.box = box};
-	if (!box) {
-		http_reply_error(req, 404, "not_found", NULL, "no sandbox '%.63s'",
-				 name ? name : "");
-		return -ENOENT;
-	}
-	pthread_mutex_lock(&box->lock);
-	use->incarnation = box->incarnation;
-	pthread_mutex_unlock(&box->lock);
-	return 0;
-}
-
-void box_use_end(struct thawd *thawd, struct box_use *use)
-{
-	struct box *box = use->box;
-
-	if (!box)
-		return;
-	use->box = NULL;
-	if (use->counts) {
-		pthread_mutex_lock(&box->lock);
-		box->uses--;
-		box->activity_ms = thawd->boxes->now_ms();
-		box->last_ms = utc_now_ms();
-		pthread_mutex_unlock(&box->lock);
-		super_touch(box);
-	}
-	box_put(box);
-}
-
-int box_use_quiet(struct thawd *thawd, const char *name, struct box_use *use)
-{
-	struct box *box = boxes_get(thawd->boxes, name);
-	enum box_state state;
-
-	*use = (struct box_use){0};
-	return box ? use_box(box, false, false, use, &state) : -ENOENT;
-}
-
-const char *box_name(const struct box *box)
-{
-	return box->name;
-}
-
-void box_run_path(const struct box_use *use, const char *file, char *out)
-{
-	char id[SANDBOX_ID_CHARS + 1];
-
-	pthread_mutex_lock(&use->box->lock);
-	memcpy(id, use->box->machine, sizeof(id));
-	pthread_mutex_unlock(&use->box->lock);
-	sandbox_path(&use->box->boxes->thawd->state, id, file, out);
-}
-
-int box_stream(struct thawd *thawd, const struct box_use *use)
-{
-	struct box *box = use->box;
-	struct log_keep keep;
-	struct sandbox sb;
-	bool mine;
-	int fd;
-
-	pthread_mutex_lock(&box->lock);
-	mine = box->incarnation == use->incarnation && box->pid_fd >= 0 && !box->ended;
-	box_sandbox(box, &sb);
-	pthread_mutex_unlock(&box->lock);
-	if (!mine)
-		return -ENODEV;
-	log_keep_begin(&keep, true);
-	fd = sandbox_stream(&thawd->state, &sb);
-	log_keep_end(&keep);
-	return fd == -ENOENT || fd == -ECONNREFUSED || fd == -EPIPE || fd == -ECONNRESET ? -ENODEV
-											 : fd;
-}
-
-void box_limits(const struct box_use *use, struct box_limits *out)
-{
-	pthread_mutex_lock(&use->box->lock);
-	*out = (struct box_limits){.pids_max = use->box->spec.pids_max,
-				   .nofile = use->box->spec.nofile};
-	pthread_mutex_unlock(&use->box->lock);
-}
-
-void box_preview_token(struct thawd *thawd, const struct box_use *use, char out[33])
-{
-	(void)thawd;
-	memcpy(out, use->box->token, 33);
-}
-
-void box_entrypoint_ended(struct thawd *thawd, const char *name, u64 incarnation, int exit_code)
-{
-	struct box *box = boxes_get(thawd->boxes, name);
-
-	if (!box)
-		return;
-	box_stop_later(box, BOX_EXITED, exit_code, incarnation);
-	box_put(box);
 }

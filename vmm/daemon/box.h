@@ -49,10 +49,14 @@ void box_run_path(const struct box_use *use, const char *file, char *out);
 
 /**
  * box_stream() - a new stream to the machine's shim (SHIM_PORT), a connected, non-blocking socket
- * of the caller's. It can be written to at once. Return: the fd, or -errno: -ENODEV when the
- * machine has gone meanwhile. Logs nothing.
+ * of the caller's. It can be written to at once. A guest that is deaf has for as long as the
+ * setting guest_timeout, and no longer than until @deadline_ns (CLOCK_MONOTONIC; 0: none).
+ * @stop_fd: http_client_fd() of the request that it is for; -1: for none. Return: the fd, or
+ * -errno: -ENODEV when the machine has gone meanwhile, -ETIMEDOUT, -ECANCELED when
+ * @stop_fd has hung up. Logs nothing.
  */
-int __must_check box_stream(struct thawd *thawd, const struct box_use *use);
+int __must_check box_stream(struct thawd *thawd, const struct box_use *use, u64 deadline_ns,
+			    int stop_fd);
 
 /** Limits for what is run in it; 0: none of its own. */
 struct box_limits {
@@ -87,7 +91,7 @@ void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES]);
 enum box_quota_kind { BOX_QUOTA_SANDBOXES, BOX_QUOTA_VCPUS, BOX_QUOTA_MEMORY, BOX_QUOTAS };
 
 struct box_quota {
-	u64 used; /* of machines that run or start; bytes for memory */
+	u64 used; /* all sandboxes; what machines have that run or start: vCPUs, bytes of memory */
 	u64 max;  /* 0: no limit */
 };
 void boxes_quota(struct thawd *thawd, struct box_quota out[BOX_QUOTAS]);

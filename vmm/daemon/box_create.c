@@ -49,11 +49,10 @@ static int create(struct box *box, bool start, struct box_error *err)
 	if (!start)
 		return 0;
 	ret = box_start(box, err);
-	/* It was never there for anybody: what could not be, or not now, leaves no name behind. */
-	if (ret && !box->gone &&
-	    (box->state == BOX_CREATING || err->status == 404 || err->status == 410 ||
-	     err->status == 400))
-		box_remove(box);
+	/* It was never there for anybody: what could not be, or not now, leaves no name behind, and
+	 * a better specification may have it. */
+	if (ret && !box->gone)
+		(void)box_remove(box, NULL);
 	return ret;
 }
 
@@ -69,8 +68,8 @@ static int conflict(struct box *box, json_t *differences, struct box_error *err)
 }
 
 /** One that is there already. Return: 0; -EAGAIN: it has just been deleted; or -errno with @err. */
-static int take_existing(struct box *box, const struct box_spec *spec, bool start,
-			 struct box_error *err)
+static int take_existing(struct box *box, struct http_req *req, const struct box_spec *spec,
+			 bool start, struct box_error *err)
 {
 	json_t *differences;
 	int ret = 0;
@@ -85,8 +84,9 @@ static int take_existing(struct box *box, const struct box_spec *spec, bool star
 	json_decref(differences);
 	if (ret)
 		return ret;
-	if (box_begin(box))
-		return -EAGAIN;
+	ret = box_begin(box, req);
+	if (ret)
+		return ret == -ENOENT ? -EAGAIN : box_refuse_begin(box, ret, err);
 	if (start && (box->state == BOX_STOPPED || box->state == BOX_FAILED))
 		ret = box_start(box, err);
 	box_done(box);
@@ -94,7 +94,8 @@ static int take_existing(struct box *box, const struct box_spec *spec, bool star
 }
 
 int box_create(struct boxes *boxes, const char *name, struct box_spec *spec, bool start,
-	       bool exclusive, struct box **out, bool *created, struct box_error *err)
+	       bool exclusive, struct http_req *req, struct box **out, bool *created,
+	       struct box_error *err)
 {
 	struct box *box, *existing;
 	struct box_spec copy;
@@ -106,18 +107,18 @@ int box_create(struct boxes *boxes, const char *name, struct box_spec *spec, boo
 			ret = box_spec_copy(spec, &copy);
 		if (ret)
 			break;
-		box = boxes_add(boxes, name, &copy, &existing);
+		box = boxes_add(boxes, name, &copy, &existing, err);
 		*created = box != NULL;
 		if (box) {
 			ret = create(box, start, err);
 			box_done(box);
 		} else if (!existing) {
-			ret = -ENOMEM;
+			ret = -EINVAL;
 		} else if (exclusive) {
 			ret = box_refuse(err, 409, "conflict", NULL,
 					 "there is a sandbox '%s' already", name);
 		} else {
-			ret = take_existing(existing, spec, start, err);
+			ret = take_existing(existing, req, spec, start, err);
 		}
 		if (ret)
 			box_put(box ? box : existing);

@@ -59,11 +59,12 @@ static int make_clone(struct clone *clone, struct box **out, struct box_error *e
 	*out = NULL;
 	if (clone_spec(clone, &spec))
 		return box_refuse(err, 500, "internal", NULL, "out of memory");
-	box = boxes_add(boxes, clone->name, &spec, &existing);
+	box = boxes_add(boxes, clone->name, &spec, &existing, err);
 	if (!box) {
-		ret = existing ? box_refuse(err, 409, "conflict", NULL,
-					    "there is a sandbox '%s' already", clone->name)
-			       : box_refuse(err, 500, "internal", NULL, "out of memory");
+		ret = -EINVAL;
+		if (existing)
+			ret = box_refuse(err, 409, "conflict", NULL,
+					 "there is a sandbox '%s' already", clone->name);
 		box_put(existing);
 		return ret;
 	}
@@ -78,7 +79,7 @@ static int make_clone(struct clone *clone, struct box **out, struct box_error *e
 	ret = ret ? ret : box_start(box, err);
 	/* One that never ran is not kept: its memory is the original's at a moment that is over. */
 	if (ret && !box->gone)
-		box_remove(box);
+		(void)box_remove(box, NULL);
 	box_done(box);
 	if (ret)
 		box_put(box);
@@ -131,12 +132,13 @@ static json_t *make_clones(struct clone *clones, u64 count)
 }
 
 /** Return: 0 or -errno with @err. */
-static int snapshot_of(struct box *box, struct box_snapshot *out, struct box_error *err)
+static int snapshot_of(struct box *box, struct http_req *req, struct box_snapshot *out,
+		       struct box_error *err)
 {
-	int ret;
+	int ret = box_begin(box, req);
 
-	if (box_begin(box))
-		return box_refuse(err, 404, "not_found", NULL, "no sandbox '%s'", box->name);
+	if (ret)
+		return box_refuse_begin(box, ret, err);
 	if (box->state != BOX_RUNNING)
 		ret = box_refuse(err, 409, "wrong_state",
 				 json_pack("{s:s}", "state", box_state_name(box->state)),
@@ -166,8 +168,8 @@ static int name_clones(struct clone *clones, const json_t *names, u64 count, str
 	return 0;
 }
 
-int box_fork(struct box *box, const json_t *names, u64 count, const json_t *labels, json_t **out,
-	     struct box_error *err)
+int box_fork(struct box *box, struct http_req *req, const json_t *names, u64 count,
+	     const json_t *labels, json_t **out, struct box_error *err)
 {
 	struct clone *clones = calloc(count, sizeof(*clones));
 	struct thawd *thawd = box->boxes->thawd;
@@ -179,7 +181,7 @@ int box_fork(struct box *box, const json_t *names, u64 count, const json_t *labe
 		return box_refuse(err, 500, "internal", NULL, "out of memory");
 	ret = name_clones(clones, names, count, err);
 	if (!ret)
-		ret = snapshot_of(box, &snapshot, err);
+		ret = snapshot_of(box, req, &snapshot, err);
 	if (ret) {
 		free(clones);
 		return ret;

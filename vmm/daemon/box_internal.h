@@ -42,6 +42,11 @@ struct box_stop {
 	s64 time_ms; /* UTC */
 };
 
+/** Page faults of a thaw-vmm: most are pages of its guest's memory that are touched first. */
+struct box_faults {
+	u64 minor, major;
+};
+
 enum box_pool { BOX_POOL_NONE, BOX_POOL_HIT, BOX_POOL_MISS };
 
 struct box {
@@ -72,8 +77,11 @@ struct box {
 	char entrypoint_exec[33];	    /* of its last start; "": it has no entrypoint */
 	bool forked;			    /* its snapshot has its entrypoint running in it */
 	bool deleting;			    /* stopping is the first half of its removal */
+	atomic_bool unsaved;		    /* its row is not what it is: the supervisor's to do */
 	struct vmmproc vmm;		    /* (B) of a running one */
 	int pid_fd;			    /* of its thaw-vmm; -1: no machine */
+	pid_t pid;			    /* of the same; 0: no machine */
+	struct box_faults faults;	    /* that it had when somebody looked last */
 	_Atomic u64 watch;		    /* what the supervisor knows that machine by; 0: not */
 	u64 incarnation;
 	u32 uses;
@@ -102,6 +110,9 @@ struct boxes {
 	size_t count, room;
 	struct quota quota;
 
+	pthread_mutex_t fault_lock;
+	struct box_faults faults; /* of all machines, those that ended included */
+
 	pthread_mutex_t snap_lock; /* rows of snapshots (box_snap.c) */
 	json_t *snaps;		   /* id: object of the API */
 
@@ -114,6 +125,7 @@ struct boxes {
 	bool supervised;
 	int epoll_fd, wake_fd;
 	_Atomic u64 watches, next_ms; /* the next time-out that it knows of */
+	atomic_bool unsaved;	      /* some box is */
 	atomic_uint tasks;
 	atomic_bool stopping, sweep_due, sweeping;
 };
@@ -123,10 +135,11 @@ struct boxes {
 /** boxes_get() - by name, with a reference. NULL: there is none. */
 struct box *boxes_get(struct boxes *boxes, const char *name);
 /** boxes_add() - a new one, busy, with a reference, in state BOX_CREATING. @spec is stolen in every
- * case. *@existing: the one of that name, with a reference, if there is one. Return: NULL then, or
- * without memory. */
+ * case. *@existing: the one of that name, with a reference, if there is one. @err: NULL: it has a
+ * row already, and no quota keeps it out. Return: NULL if there is one; or, with @err, without
+ * memory or when there are as many as there may be. */
 struct box *boxes_add(struct boxes *boxes, const char *name, struct box_spec *spec,
-		      struct box **existing);
+		      struct box **existing, struct box_error *err);
 /** boxes_remove() - from the table; references stay good. */
 void boxes_remove(struct boxes *boxes, struct box *box);
 void box_get(struct box *box);
@@ -136,9 +149,16 @@ size_t boxes_all(struct boxes *boxes, struct box ***out);
 /** boxes_each() - call @fn for all, in order of names, until it returns false. */
 void boxes_each(struct boxes *boxes, bool (*fn)(void *opaque, struct box *box), void *opaque);
 
-/** box_begin() - wait until nobody else changes it. Return: 0 (box_done() is due), or -ENOENT: it
- * was deleted meanwhile. */
-int __must_check box_begin(struct box *box);
+/** box_begin() - wait until nobody else changes it. @req: for whom; NULL: thawd itself. Return: 0
+ * (box_done() is due); -ENOENT: it was deleted meanwhile; -ECANCELED: the client of @req left, or
+ * thawd is about to end. */
+int __must_check box_begin(struct box *box, struct http_req *req);
+/** box_refuse_begin() - what a box_begin() that returned @ret means to a client. Return: -EINVAL
+ * with @err. */
+int box_refuse_begin(const struct box *box, int ret, struct box_error *err);
+/** box_wait_changed() - with the lock, which is let go of: until it has changed, or a moment has
+ * passed. Return: 0, or -ECANCELED as box_begin(). */
+int __must_check box_wait_changed(struct box *box, struct http_req *req);
 /** box_try_begin() - the same without waiting: -EBUSY. */
 int __must_check box_try_begin(struct box *box);
 /** box_done() - also deals with the end of its machine, if that came meanwhile. */
@@ -151,11 +171,15 @@ void utc_text(s64 time_ms, char out[32]);
 
 /* box_row.c: in the database and in the API. */
 
-/** box_save() - its row, as it is now. Return: 0 or -errno (logged). */
+/** box_save() - its row, as it is now. Return: 0 or -errno (logged); the supervisor tries again
+ * then. */
 int __must_check box_save(struct box *box);
 /** box_enter() - box_set_state() and box_save(); if that fails the state stays what it was. Return:
  * 0, or -errno with @err. */
 int __must_check box_enter(struct box *box, enum box_state state, struct box_error *err);
+/** box_refuse_row() - @ret of the database as an error: 503 (locked), 507 or 500. Return: -EINVAL
+ * with @err. */
+int box_refuse_row(int ret, struct box_error *err, const char *fmt, ...) __printf(3, 4);
 /** boxes_load() - all rows into the table. Return: 0 or -errno (logged). */
 int __must_check boxes_load(struct boxes *boxes);
 /** box_json() - object of the API. Return: NULL without memory. */
@@ -197,7 +221,8 @@ int __must_check box_stop(struct box *box, const struct box_stop *why, bool grac
 			  struct box_error *err);
 /** box_ended() - its machine has ended by itself. */
 void box_ended(struct box *box);
-/** box_delete() - machine, row and folder. */
+/** box_delete() - machine, row and folder. Return: 0; or -errno with @err: it is stopped or failed
+ * then, and can be deleted again. */
 int __must_check box_delete(struct box *box, const char *message, struct box_error *err);
 /** box_drop_machine() - kill what lives of it and wait until it is gone; folder and quota stay. */
 void box_drop_machine(struct box *box);
@@ -205,8 +230,10 @@ void box_drop_machine(struct box *box);
  * go.
  */
 void box_drop_claims(struct box *box);
-/** box_remove() - the row and all else of one that has no machine. */
-void box_remove(struct box *box);
+/** box_remove() - the row, and then all else, of one that has no machine. @err: NULL: nobody asked
+ * for it, and if it can't be now, the supervisor tries again. Return: 0; or -errno with @err: it is
+ * stopped or failed. */
+int box_remove(struct box *box, struct box_error *err);
 /** box_drop_folder() - run/ID of a machine that has ended. */
 void box_drop_folder(struct box *box);
 void box_stop_fill(struct box_stop *stop, enum box_reason reason, int exit_code,
@@ -227,19 +254,20 @@ struct box_snapshot {
 int __must_check box_pause(struct box *box, struct box_error *err);
 /** box_snapshot() - of a running one, which goes on; the snapshot is kept (sandbox_keep()). */
 int __must_check box_snapshot(struct box *box, struct box_snapshot *out, struct box_error *err);
-/** box_fork() - @count clones of @box, which is not busy. Return: 0 with the answer of the API, or
- * -errno with @err. */
-int __must_check box_fork(struct box *box, const json_t *names, u64 count, const json_t *labels,
-			  json_t **out, struct box_error *err);
+/** box_fork() - @count clones of @box, which is not busy. @req: see box_begin(). Return: 0 with the
+ * answer of the API, or -errno with @err. */
+int __must_check box_fork(struct box *box, struct http_req *req, const json_t *names, u64 count,
+			  const json_t *labels, json_t **out, struct box_error *err);
 
 /* box_create.c */
 
 /** box_create() - with @start also its machine. @spec is stolen. @exclusive: one of that name is an
- * error; otherwise it is taken if its specification is the same. *@created: it was not there.
+ * error; otherwise it is taken if its specification is the same. @req: who waits for that one, see
+ * box_begin(). *@created: it was not there.
  * Return: 0 with a reference in *@out, or -errno with @err. */
 int __must_check box_create(struct boxes *boxes, const char *name, struct box_spec *spec,
-			    bool start, bool exclusive, struct box **out, bool *created,
-			    struct box_error *err);
+			    bool start, bool exclusive, struct http_req *req, struct box **out,
+			    bool *created, struct box_error *err);
 /** box_random_name() - adjective-noun-hex. Return: 0 or -errno (logged). */
 int __must_check box_random_name(char out[BOX_NAME_MAX + 1]);
 
@@ -251,9 +279,9 @@ json_t *snaps_find(struct boxes *boxes, const char *name);
 /** snaps_resolve() - spec->snapshot from name to id; its template into the spec. Return: 0 or
  * -EINVAL with @err (404). */
 int __must_check snaps_resolve(struct boxes *boxes, struct box_spec *spec, struct box_error *err);
-/** snaps_make() - of @box, which is not busy. */
-int __must_check snaps_make(struct box *box, const char *name, const json_t *labels, json_t **out,
-			    struct box_error *err);
+/** snaps_make() - of @box, which is not busy. @req: see box_begin(). */
+int __must_check snaps_make(struct box *box, struct http_req *req, const char *name,
+			    const json_t *labels, json_t **out, struct box_error *err);
 /** snaps_remove() - 404, or 409 with what needs it. */
 int __must_check snaps_remove(struct boxes *boxes, const char *name, struct box_error *err);
 json_t *snaps_list(struct boxes *boxes, const char *box_name);
@@ -294,6 +322,10 @@ void super_wake(struct boxes *boxes);
 void super_touch(struct box *box);
 /** super_times() - what timer_check() wants to know of it. With the box's lock. */
 void super_times(const struct box *box, struct timer_times *out);
+/** super_unsaved() - what could not be written to the database has to be. */
+void super_unsaved(struct boxes *boxes);
+/** super_save() - write that, as far as it can be. Return: is nothing left? */
+bool super_save(struct boxes *boxes);
 /** super_sweep() - snapshots may have become superfluous. */
 void super_sweep(struct boxes *boxes);
 /** super_task() - run @fn in a thread of thawd's own. Return: 0, -EAGAIN: too many run. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Boxes: their rows in the database, and the object that clients get.
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,7 +107,28 @@ int box_save(struct box *box)
 	}
 	ret = db_box_put(box->boxes->db, box->name, box_state_name(state), machine, text);
 	free(text);
+	/* What the row does not say yet, it is to say as soon as it can. */
+	atomic_store(&box->unsaved, ret != 0);
+	if (ret)
+		super_unsaved(box->boxes);
 	return ret;
+}
+
+int box_refuse_row(int ret, struct box_error *err, const char *fmt, ...)
+{
+	char text[sizeof(err->message)];
+	va_list args;
+
+	va_start(args, fmt);
+	(void)vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (ret == -EBUSY) {
+		err->retry_s = BOX_RETRY_S;
+		return box_refuse(err, 503, "capacity", NULL, "%s", text);
+	}
+	if (ret == -ENOSPC)
+		return box_refuse(err, 507, "no_space", NULL, "%s", text);
+	return box_refuse(err, 500, "internal", NULL, "%s", text);
 }
 
 int box_enter(struct box *box, enum box_state state, struct box_error *err)
@@ -126,8 +148,8 @@ int box_enter(struct box *box, enum box_state state, struct box_error *err)
 	if (!ret)
 		return 0;
 	box_set_state(box, before);
-	box_refuse(err, ret == -ENOSPC ? 507 : 500, ret == -ENOSPC ? "no_space" : "internal", NULL,
-		   "sandbox '%s': its state can't be written: %s", box->name, keep.text);
+	(void)box_refuse_row(ret, err, "sandbox '%s': its state can't be written: %s", box->name,
+			     keep.text);
 	return ret;
 }
 
@@ -211,7 +233,7 @@ static int load_one(void *opaque, const char *name, const char *state, const cha
 		json_decref(row);
 		return -EUCLEAN;
 	}
-	box = boxes_add(boxes, name, &spec, &existing);
+	box = boxes_add(boxes, name, &spec, &existing, NULL);
 	if (box) {
 		box->state = (enum box_state)number;
 		snprintf(box->machine, sizeof(box->machine), "%s", machine);

@@ -168,14 +168,13 @@ static int add_row(struct boxes *boxes, const char *id, json_t *row, struct box_
 	if (ret == -EEXIST)
 		name_taken(name, err);
 	else if (ret)
-		box_refuse(err, ret == -ENOSPC ? 507 : 500,
-			   ret == -ENOSPC ? "no_space" : "internal", NULL, "snapshot '%s': %s", id,
-			   strerror(-ret));
+		(void)box_refuse_row(ret, err, "snapshot '%s' can't be written down: %s", id,
+				     strerror(-ret));
 	return ret;
 }
 
-int snaps_make(struct box *box, const char *name, const json_t *labels, json_t **out,
-	       struct box_error *err)
+int snaps_make(struct box *box, struct http_req *req, const char *name, const json_t *labels,
+	       json_t **out, struct box_error *err)
 {
 	struct boxes *boxes = box->boxes;
 	struct box_snapshot snapshot;
@@ -185,8 +184,9 @@ int snaps_make(struct box *box, const char *name, const json_t *labels, json_t *
 	json_decref(row);
 	if (row)
 		return name_taken(name, err);
-	if (box_begin(box))
-		return box_refuse(err, 404, "not_found", NULL, "no sandbox '%s'", box->name);
+	ret = box_begin(box, req);
+	if (ret)
+		return box_refuse_begin(box, ret, err);
 	if (box->state != BOX_RUNNING)
 		ret = box_refuse(err, 409, "wrong_state",
 				 json_pack("{s:s}", "state", box_state_name(box->state)),
@@ -257,9 +257,11 @@ int snaps_remove(struct boxes *boxes, const char *name, struct box_error *err)
 		ret = box_refuse(err, 409, "conflict", json_pack("{s:O}", "dependents", dependents),
 				 "snapshot '%s' is needed by %zu others: delete those first", name,
 				 json_array_size(dependents));
-	} else if (remove_row(boxes, id, box_name)) {
-		ret = box_refuse(err, 500, "internal", NULL, "snapshot '%s' can't be deleted",
-				 name);
+	} else {
+		ret = remove_row(boxes, id, box_name);
+		if (ret)
+			(void)box_refuse_row(ret, err, "snapshot '%s' can't be deleted: %s", name,
+					     strerror(-ret));
 	}
 	json_decref(dependents);
 	json_decref(row);

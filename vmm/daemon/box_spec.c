@@ -66,10 +66,13 @@ const struct box_size *box_size_of(u32 vcpus, u64 memory_bytes)
 	return NULL;
 }
 
+/** No control characters, of C1 (U+0080 to U+009F) neither. @text: UTF-8. */
 static bool is_plain(const char *text)
 {
-	for (; *text; text++) {
-		if ((unsigned char)*text < 0x20 || *text == 0x7f)
+	const unsigned char *byte = (const unsigned char *)text;
+
+	for (; *byte; byte++) {
+		if (*byte < 0x20 || *byte == 0x7f || (*byte == 0xc2 && byte[1] < 0xa0))
 			return false;
 	}
 	return true;
@@ -263,16 +266,35 @@ static int take_size(const json_t *object, struct box_spec *out, struct box_erro
 	return 0;
 }
 
+/** Words between dots, each of which neither begins nor ends with '-'. */
+static bool hostname_ok(const char *text)
+{
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-";
+
+	for (;;) {
+		size_t len = strspn(text, letters);
+
+		if (!len || text[0] == '-' || text[len - 1] == '-' ||
+		    (text[len] && text[len] != '.'))
+			return false;
+		if (!text[len])
+			return true;
+		text += len + 1;
+	}
+}
+
 static int take_hostname(const json_t *object, const char *name, struct box_spec *out,
 			 struct box_error *err)
 {
 	const json_t *value = json_object_get(object, "hostname");
 	const char *text = value ? text_of(value) : name ? name : "";
 
-	if (!text || strlen(text) >= sizeof(out->hostname) || (value && !*text) ||
-	    strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") !=
-		    strlen(text))
-		return bad(err, "hostname", "expected 1 to 63 letters, digits, '-' and '.'");
+	if (!text || strlen(text) >= sizeof(out->hostname) ||
+	    ((value || *text) && !hostname_ok(text)))
+		return bad(err, "hostname",
+			   "expected 1 to 63 letters, digits, '-' and '.', with a letter or digit "
+			   "first, last and beside each '.'");
 	snprintf(out->hostname, sizeof(out->hostname), "%s", text);
 	return 0;
 }

@@ -92,6 +92,10 @@ int box_watch(struct box *box)
 
 	box->pid_fd = box->vmm.adopted ? fcntl(box->vmm.pid_fd, F_DUPFD_CLOEXEC, 3)
 				       : (int)syscall(SYS_pidfd_open, box->vmm.pid, 0);
+	pthread_mutex_lock(&box->lock);
+	box->pid = box->vmm.pid;
+	box->faults = (struct box_faults){0};
+	pthread_mutex_unlock(&box->lock);
 	event.data.u64 = ++boxes->watches;
 	box->watch = event.data.u64;
 	if (box->pid_fd < 0 || epoll_ctl(boxes->epoll_fd, EPOLL_CTL_ADD, box->pid_fd, &event) < 0) {
@@ -338,7 +342,7 @@ static void start_failed(struct box *box, const struct box_error *err)
 		   json_pack("{s:s, s:s}", "reason", "failed", "message", err->message));
 	box_set_state(box, BOX_FAILED);
 	if (box->spec.auto_remove)
-		box_remove(box);
+		(void)box_remove(box, NULL);
 	else if (box_save(box))
 		log_warn("sandbox '%s': that its start failed is not written down", box->name);
 }
@@ -349,6 +353,10 @@ int box_start(struct box *box, struct box_error *err)
 	struct box_stop stop;
 	int ret;
 
+	/* A removal that could not be is not wanted any more. */
+	pthread_mutex_lock(&box->lock);
+	box->deleting = false;
+	pthread_mutex_unlock(&box->lock);
 	ret = box_template(box, err);
 	if (!ret) {
 		ret = box_reserve(box, err);

@@ -28,7 +28,8 @@ void box_stop_fill(struct box_stop *stop, enum box_reason reason, int exit_code,
 {
 	*stop = (struct box_stop){
 		.set = true, .reason = reason, .exit_code = exit_code, .time_ms = utc_now_ms()};
-	snprintf(stop->message, sizeof(stop->message), "%s", message ? message : "");
+	snprintf(stop->message, sizeof(stop->message), "%.*s", (int)sizeof(stop->message) - 1,
+		 message ? message : "");
 }
 
 /** Wait until @fd is readable or the machine has ended. Return: 0, or -EPIPE or -ETIMEDOUT. */
@@ -113,6 +114,7 @@ void box_drop_machine(struct box *box)
 	}
 	pthread_mutex_lock(&box->lock);
 	fd_close(&box->pid_fd);
+	box->pid = 0;
 	box->ended = false;
 	box->hard_due_ms = 0;
 	box->pending = false;
@@ -155,25 +157,56 @@ void box_drop_claims(struct box *box)
 		log_warn("sandbox '%s': its snapshot stays", box->name);
 }
 
-void box_remove(struct box *box)
+/** Its row is still there: so is it, for who tries again. */
+static int not_removed(struct box *box, int ret, const char *why, struct box_error *err)
+{
+	pthread_mutex_lock(&box->lock);
+	box->deleting = !err;
+	if (box->state != BOX_STOPPED && box->state != BOX_FAILED) {
+		if (!box->stop.set)
+			box_stop_fill(&box->stop, BOX_START_FAILED, -1, why);
+		box->state = BOX_FAILED;
+		pthread_cond_broadcast(&box->changed);
+	}
+	pthread_mutex_unlock(&box->lock);
+	if (err) {
+		(void)box_refuse_row(ret, err, "sandbox '%s' can't be deleted: %s", box->name, why);
+		/* The row may say that it is being deleted; the supervisor sees to it if this
+		 * fails. */
+		(void)!box_save(box);
+	} else {
+		atomic_store(&box->unsaved, true);
+		super_unsaved(box->boxes);
+	}
+	return ret;
+}
+
+int box_remove(struct box *box, struct box_error *err)
 {
 	struct boxes *boxes = box->boxes;
 	char snapshot[STATE_NAME_MAX + 1], paused[STATE_NAME_MAX + 1];
+	struct log_keep keep;
+	int ret;
 
+	/* First: what is gone for its client is gone for the next thawd. */
+	log_keep_begin(&keep, false);
+	ret = db_box_delete(boxes->db, box->name);
+	log_keep_end(&keep);
+	if (ret)
+		return not_removed(box, ret, keep.text, err);
 	pthread_mutex_lock(&box->lock);
 	memcpy(snapshot, box->spec.snapshot, sizeof(snapshot));
 	memcpy(paused, box->snapshot, sizeof(paused));
 	box->deleting = true;
 	pthread_mutex_unlock(&box->lock);
 	box_drop_folder(box);
-	if (db_box_delete(boxes->db, box->name))
-		log_warn("sandbox '%s': its row stays; the next thawd removes it", box->name);
 	event_emit(boxes->thawd, "sandbox.deleted", box->name, NULL);
 	boxes_remove(boxes, box);
 	if (snapshot[0])
 		snaps_unkeep(boxes, snapshot);
 	if (paused[0])
 		snaps_unkeep(boxes, paused);
+	return 0;
 }
 
 static void count_stop(struct thawd *thawd, enum box_reason reason)
@@ -191,8 +224,9 @@ static void count_stop(struct thawd *thawd, enum box_reason reason)
 	metric_add(thawd, counters[reason], 1);
 }
 
-/** The machine is gone, box->stop tells why. */
-static void finish(struct box *box)
+/** The machine is gone, box->stop tells why. Return: 0, or -errno with @err: it was to be deleted,
+ * and can't be. */
+static int finish(struct box *box, struct box_error *err)
 {
 	struct thawd *thawd = box->boxes->thawd;
 	const bool failed = box->stop.reason == BOX_START_FAILED;
@@ -212,21 +246,26 @@ static void finish(struct box *box)
 	/* A sweep looks at all sandboxes: only for what it could find. */
 	if (sandbox_is_snap(box->from))
 		super_sweep(box->boxes);
-	if (box->spec.auto_remove || box->deleting)
-		box_remove(box);
+	if (box->deleting)
+		return box_remove(box, err);
+	if (box->spec.auto_remove)
+		(void)box_remove(box, NULL);
+	return 0;
 }
 
-static void give_up_paused(struct box *box, const struct box_stop *why)
+static int give_up_paused(struct box *box, const struct box_stop *why, struct box_error *err)
 {
 	char snapshot[STATE_NAME_MAX + 1];
+	int ret;
 
 	pthread_mutex_lock(&box->lock);
 	memcpy(snapshot, box->snapshot, sizeof(snapshot));
 	box->snapshot[0] = '\0';
 	box->stop = *why;
 	pthread_mutex_unlock(&box->lock);
-	finish(box);
+	ret = finish(box, err);
 	snaps_unkeep(box->boxes, snapshot);
+	return ret;
 }
 
 int box_stop(struct box *box, const struct box_stop *why, bool graceful, u32 grace_ms,
@@ -234,9 +273,8 @@ int box_stop(struct box *box, const struct box_stop *why, bool graceful, u32 gra
 {
 	struct box_error unsaid = {0};
 
-	(void)err;
 	if (box->state == BOX_PAUSED)
-		give_up_paused(box, why);
+		return give_up_paused(box, why, err);
 	if (box->state != BOX_RUNNING)
 		return 0;
 	pthread_mutex_lock(&box->lock);
@@ -253,8 +291,7 @@ int box_stop(struct box *box, const struct box_stop *why, bool graceful, u32 gra
 	pthread_mutex_lock(&box->lock);
 	box->stop.time_ms = utc_now_ms();
 	pthread_mutex_unlock(&box->lock);
-	finish(box);
-	return 0;
+	return finish(box, err);
 }
 
 void box_ended(struct box *box)
@@ -283,7 +320,7 @@ void box_ended(struct box *box)
 	box->stop = stop;
 	pthread_mutex_unlock(&box->lock);
 	box_drop_machine(box);
-	finish(box);
+	(void)finish(box, NULL);
 }
 
 int box_delete(struct box *box, const char *message, struct box_error *err)
@@ -297,8 +334,7 @@ int box_delete(struct box *box, const char *message, struct box_error *err)
 	/* That removes it as well, if there was something to end. */
 	if (box->state == BOX_RUNNING || box->state == BOX_PAUSED)
 		return box_stop(box, &stop, false, 0, err);
-	box_remove(box);
-	return 0;
+	return box_remove(box, err);
 }
 
 void box_hurry(struct box *box)

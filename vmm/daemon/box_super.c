@@ -15,8 +15,9 @@
 #include "vmm/util/log.h"
 #include "vmm/util/util.h"
 
-#define AGAIN_MS 200u
-#define BATCH	 32
+#define AGAIN_MS      200u
+#define BATCH	      32
+#define SAVE_AGAIN_MS 500u
 
 void super_times(const struct box *box, struct timer_times *out)
 {
@@ -132,7 +133,7 @@ static void *stop_task(void *opaque)
 	u64 due_ms;
 	int code;
 
-	if (!box_begin(box)) {
+	if (!box_begin(box, NULL)) {
 		/* It may have been used, or started anew, since. */
 		pthread_mutex_lock(&box->lock);
 		due = !box->ended && is_due(box, box->boxes->now_ms(), &reason, &code, &due_ms);
@@ -252,6 +253,45 @@ static u64 sweep(struct boxes *boxes)
 	return AGAIN_MS;
 }
 
+void super_unsaved(struct boxes *boxes)
+{
+	if (!atomic_exchange(&boxes->unsaved, true))
+		super_wake(boxes);
+}
+
+/** Until the first that can't be: the others can't, either. */
+static bool save_one(void *opaque, struct box *box)
+{
+	bool *left = opaque, failed;
+
+	if (!atomic_load(&box->unsaved))
+		return true;
+	/* Who has it under way writes it, or asks for this again. */
+	if (box_try_begin(box)) {
+		*left |= !box->gone;
+		return true;
+	}
+	if (box->deleting && (box->state == BOX_STOPPED || box->state == BOX_FAILED))
+		failed = box_remove(box, NULL) != 0;
+	else
+		failed = box_save(box) != 0;
+	box_done(box);
+	*left |= failed;
+	return !failed;
+}
+
+bool super_save(struct boxes *boxes)
+{
+	bool left = false;
+
+	if (!atomic_exchange(&boxes->unsaved, false))
+		return true;
+	boxes_each(boxes, save_one, &left);
+	if (left)
+		atomic_store(&boxes->unsaved, true);
+	return !left;
+}
+
 static int sleep_ms(struct boxes *boxes)
 {
 	struct look look = {.now_ms = boxes->now_ms(), .next_ms = TIMER_NEVER};
@@ -261,6 +301,8 @@ static int sleep_ms(struct boxes *boxes)
 	atomic_store(&boxes->next_ms, TIMER_NEVER);
 	boxes_each(boxes, look_at, &look);
 	again_ms = sweep(boxes);
+	if (!super_save(boxes))
+		again_ms = MIN(again_ms, (u64)SAVE_AGAIN_MS);
 	atomic_store(&boxes->next_ms, look.next_ms);
 	left_ms = look.next_ms == TIMER_NEVER ? UINT64_MAX : look.next_ms - look.now_ms;
 	left_ms = MIN(left_ms, again_ms);

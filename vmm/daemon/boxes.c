@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sandboxes by name: the start and the end of this part of thawd.
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,6 +47,62 @@ void boxes_count_states(struct thawd *thawd, u64 counts[BOX_STATES])
 	boxes_each(thawd->boxes, count_one, counts);
 }
 
+/** Out of /proc/PID/stat, whose second field may have anything in it. Return: 0 or -errno. */
+static int read_faults(pid_t pid, struct box_faults *out)
+{
+	unsigned long long minor, major;
+	char path[40], text[512];
+	const char *rest;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	fd_close(&fd);
+	if (n <= 0)
+		return -ESRCH;
+	text[n] = '\0';
+	rest = strrchr(text, ')');
+	if (!rest ||
+	    sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %llu %*u %llu", &minor, &major) != 2)
+		return -EPROTO;
+	*out = (struct box_faults){.minor = minor, .major = major};
+	return 0;
+}
+
+/** What came since somebody looked last. With the boxes' fault lock. */
+static bool add_faults(void *opaque, struct box *box)
+{
+	struct box_faults *sum = opaque, now;
+
+	pthread_mutex_lock(&box->lock);
+	/* It has not been waited for, if it can be signalled: so the number is still its. */
+	if (box->pid > 0 && box->pid_fd >= 0 && !read_faults(box->pid, &now) &&
+	    !syscall(SYS_pidfd_send_signal, box->pid_fd, 0, NULL, 0)) {
+		sum->minor += now.minor - MIN(now.minor, box->faults.minor);
+		sum->major += now.major - MIN(now.major, box->faults.major);
+		box->faults = now;
+	}
+	pthread_mutex_unlock(&box->lock);
+	return true;
+}
+
+static void fault_counters(struct boxes *boxes, struct metric_out *out)
+{
+	static const char name[] = "thaw_vmm_page_faults_total";
+	static const char help[] =
+		"Page faults of machines, from /proc/PID/stat, as seen when these are asked for.";
+	struct box_faults sum;
+
+	pthread_mutex_lock(&boxes->fault_lock);
+	boxes_each(boxes, add_faults, &boxes->faults);
+	sum = boxes->faults;
+	pthread_mutex_unlock(&boxes->fault_lock);
+	metric_counter(out, name, help, "kind", "minor", sum.minor);
+	metric_counter(out, name, help, "kind", "major", sum.major);
+}
+
 static void gauges(struct thawd *thawd, struct metric_out *out)
 {
 	u64 counts[BOX_STATES];
@@ -52,6 +111,7 @@ static void gauges(struct thawd *thawd, struct metric_out *out)
 	for (int i = 0; i < BOX_STATES; i++)
 		metric_gauge(out, "thaw_sandboxes", "Sandboxes by state.", "state",
 			     box_state_name((enum box_state)i), (double)counts[i]);
+	fault_counters(thawd->boxes, out);
 }
 
 static struct boxes *new_boxes(struct thawd *thawd)
@@ -65,6 +125,7 @@ static struct boxes *new_boxes(struct thawd *thawd)
 	boxes->now_ms = boottime_ms;
 	boxes->next_ms = TIMER_NEVER;
 	pthread_mutex_init(&boxes->lock, NULL);
+	pthread_mutex_init(&boxes->fault_lock, NULL);
 	pthread_mutex_init(&boxes->snap_lock, NULL);
 	pthread_mutex_init(&boxes->build_lock, NULL);
 	pthread_cond_init(&boxes->build_done, NULL);
@@ -129,6 +190,8 @@ void boxes_stop(struct thawd *thawd)
 		return;
 	super_stop(boxes);
 	pools_stop(boxes);
+	if (!super_save(boxes))
+		log_warn("some states of sandboxes are not written down: the next thawd finds out");
 	for (size_t i = 0; i < boxes->count; i++)
 		let_go(boxes->table[i]);
 	free(boxes->table);
@@ -140,6 +203,7 @@ void boxes_stop(struct thawd *thawd)
 	pthread_cond_destroy(&boxes->build_done);
 	pthread_mutex_destroy(&boxes->build_lock);
 	pthread_mutex_destroy(&boxes->snap_lock);
+	pthread_mutex_destroy(&boxes->fault_lock);
 	pthread_mutex_destroy(&boxes->lock);
 	free(boxes);
 	thawd->boxes = NULL;

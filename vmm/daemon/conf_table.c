@@ -46,7 +46,7 @@ const struct conf_row conf_rows[] = {
 	{"default_template", CONF_TEXT, AT(default_template), 0, 63, "debian", false},
 	{"inactivity_timeout", CONF_DURATION, AT(inactivity_timeout_ms), 0, 6 * HOUR, "10m", true},
 	{"pools", CONF_TEXT, AT(pools), 0, 1000, "", false},
-	{"max_sandboxes", CONF_NUMBER, AT(max_sandboxes), 0, 1000000, "0", false},
+	{"max_sandboxes", CONF_NUMBER, AT(max_sandboxes), 0, 1000000, "10000", false},
 	{"max_vcpus", CONF_NUMBER, AT(max_vcpus), 0, 1000000, "0", false},
 	{"max_memory", CONF_SIZE, AT(max_memory_bytes), 0, 1ull << 50, "0", false},
 	{"cpu_overcommit", CONF_NUMBER, AT(cpu_overcommit), 1, 1000000, "6400", false},

@@ -12,9 +12,12 @@
 #include <unistd.h>
 
 #include "vmm/util/log.h"
+#include "vmm/util/util.h"
 
 #define DB_APPLICATION 0x74687764 /* "thwd": not somebody else's file */
-#define DB_BUSY_MS     10000
+#define DB_BUSY_MS     2000u /* how long a call may wait for another process, its turn included */
+#define DB_OPEN_MS     10000
+#define DB_LOCKED_MS   50u /* as long as the last one has waited in vain */
 
 enum statement { BOX_PUT, BOX_DELETE, BOX_EACH, SNAP_PUT, SNAP_DELETE, SNAP_EACH, STATEMENTS };
 
@@ -45,6 +48,7 @@ struct db {
 	pthread_mutex_t lock;
 	sqlite3 *handle;
 	char *path;
+	bool locked; /* by another process, when it was tried last */
 	sqlite3_stmt *prepared[STATEMENTS];
 };
 
@@ -82,7 +86,7 @@ static int failed(const struct db *db, int code, const char *what)
 			"away to begin anew (sandboxes that run are then ended)",
 			db->path, sqlite3_errmsg(db->handle));
 	else if (ret == -EBUSY)
-		log_err("%s: %s: another process has it open", db->path, what);
+		log_err("%s: %s: another process has it locked", db->path, what);
 	else
 		log_err("%s: %s: %s", db->path, what, sqlite3_errmsg(db->handle));
 	return ret ? ret : -EIO;
@@ -185,7 +189,7 @@ int db_open(const char *path, struct db **out)
 	if (code != SQLITE_OK)
 		ret = failed(db, code, "can't open");
 	if (!ret) {
-		sqlite3_busy_timeout(db->handle, DB_BUSY_MS);
+		sqlite3_busy_timeout(db->handle, DB_OPEN_MS);
 		ret = check(db, &version);
 	}
 	if (!ret)
@@ -219,16 +223,23 @@ static int change(struct db *db, enum statement which, const char *a, const char
 		  const char *d)
 {
 	const char *const values[] = {a, b, c, d};
+	const u64 start_ns = clock_now_ns();
 	sqlite3_stmt *stmt = db->prepared[which];
 	int code = SQLITE_OK, ret = 0;
+	u64 waited_ms, left_ms;
 
 	pthread_mutex_lock(&db->lock);
+	/* What waited behind one that waited in vain has waited already. */
+	waited_ms = (clock_now_ns() - start_ns) / 1000000;
+	left_ms = db->locked || waited_ms >= DB_BUSY_MS ? DB_LOCKED_MS : DB_BUSY_MS - waited_ms;
+	sqlite3_busy_timeout(db->handle, (int)left_ms);
 	for (int i = 0; i < sqlite3_bind_parameter_count(stmt) && code == SQLITE_OK; i++)
 		code = sqlite3_bind_text(stmt, i + 1, values[i], -1, SQLITE_STATIC);
 	if (code == SQLITE_OK)
 		code = sqlite3_step(stmt);
 	if (code != SQLITE_DONE)
 		ret = failed(db, code, a);
+	db->locked = ret == -EBUSY;
 	sqlite3_reset(stmt);
 	sqlite3_clear_bindings(stmt);
 	pthread_mutex_unlock(&db->lock);

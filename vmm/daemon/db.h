@@ -6,6 +6,9 @@
  * last transitions, never the file. Rows are written before and after each step of a box, so that
  * the next thawd can finish or undo what was under way (reconcile.h). All functions are safe from
  * any thread.
+ *
+ * -EBUSY: another process has it locked. No call waits for that for longer than two seconds, and
+ * one that comes behind such a one hardly at all.
  */
 #ifndef THAW_DAEMON_DB_H
 #define THAW_DAEMON_DB_H

@@ -145,12 +145,12 @@ static void take_entry(void *opaque, const struct shim_entry *entry)
 
 static int ask_guest(struct thawd *thawd, struct found *found)
 {
-	int fd = box_stream(thawd, found->use), ret;
+	const u64 deadline_ns = clock_now_ns() + LIST_NS;
+	int fd = box_stream(thawd, found->use, deadline_ns, -1), ret;
 
 	if (fd < 0)
 		return fd;
-	ret = exec_guest_call(fd, SHIM_LIST, NULL, 0, clock_now_ns() + LIST_NS, -1, take_entry,
-			      found);
+	ret = exec_guest_call(fd, SHIM_LIST, NULL, 0, deadline_ns, -1, take_entry, found);
 	fd_close(&fd);
 	return ret;
 }
@@ -250,7 +250,7 @@ static int entrypoint_start(struct thawd *thawd, const struct box_use *use,
 		snprintf(why, why_bytes, "entrypoint: %s", error.text);
 		goto out;
 	}
-	ret = kept_start(thawd, use, &spec, &kept);
+	ret = kept_start(thawd, use, &spec, -1, &kept);
 	if (ret)
 		snprintf(why, why_bytes, "entrypoint: %s", strerror(-ret));
 	else

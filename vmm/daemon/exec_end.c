@@ -23,7 +23,7 @@ int kept_stream(struct kept *kept)
 
 	if (fd)
 		return fd == -ENOENT ? -ENODEV : fd;
-	fd = use.incarnation == kept->incarnation ? box_stream(thawd, &use) : -ENODEV;
+	fd = use.incarnation == kept->incarnation ? box_stream(thawd, &use, 0, -1) : -ENODEV;
 	box_use_end(thawd, &use);
 	return fd;
 }

@@ -129,12 +129,12 @@ struct kept {
 
 /**
  * kept_start() - begin an exec in the running box of @use; how it goes on is for a reader to see.
- * @spec: its stdin is not sent, kept_stdin_push() is for the caller.
- * Return: 0 with a reference in @out; -EAGAIN: too many run; -ENODEV: the machine has gone; or
- * -errno.
+ * @spec: its stdin is not sent, kept_stdin_push() is for the caller. @stop_fd: see box_stream().
+ * Return: 0 with a reference in @out; -EAGAIN: too many run; -ENODEV: the machine has gone;
+ * -ETIMEDOUT: the guest is deaf; -ECANCELED: @stop_fd; or -errno.
  */
 int __must_check kept_start(struct thawd *thawd, const struct box_use *use,
-			    const struct exec_spec *spec, struct kept **out);
+			    const struct exec_spec *spec, int stop_fd, struct kept **out);
 
 /** kept_find() - by its id, of the present machine of the box @name, or its last one. Return: a
  * reference or NULL. */

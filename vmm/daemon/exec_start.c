@@ -26,7 +26,7 @@ static void take_spec(struct kept *kept, const struct exec_spec *spec)
 }
 
 int kept_start(struct thawd *thawd, const struct box_use *use, const struct exec_spec *spec,
-	       struct kept **out)
+	       int stop_fd, struct kept **out)
 {
 	struct execs *execs = thawd_execs(thawd);
 	struct kept *kept;
@@ -39,7 +39,7 @@ int kept_start(struct thawd *thawd, const struct box_use *use, const struct exec
 	ret = kept_add(kept, execs_settings(execs)->running_max);
 	if (ret)
 		goto out_put;
-	fd = box_stream(thawd, use);
+	fd = box_stream(thawd, use, 0, stop_fd);
 	if (fd < 0) {
 		ret = fd;
 		goto out_remove;

@@ -174,8 +174,10 @@ struct files_run *files_run_start(const struct files_request *req, const char *c
 	}
 	run->stdin_open = with_stdin;
 	run->start_by_ns = clock_now_ns() + req->thawd->conf.guest_timeout_ms * 1000000;
-	run->fd = box_stream(req->thawd, &run->use);
+	run->fd = box_stream(req->thawd, &run->use, run->start_by_ns, http_client_fd(req->http));
 	err = run->fd < 0 ? run->fd : send_exec(run, req, args, with_stdin);
+	if (err == -ECANCELED) /* the client left, or thawd ends */
+		err = -EPIPE;
 	if (!err)
 		return run;
 	if (err != -EPIPE)

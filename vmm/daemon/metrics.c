@@ -118,6 +118,14 @@ void metric_gauge(struct metric_out *out, const char *name, const char *help, co
 		fprintf(out->file, "%s %.17g\n", name, value);
 }
 
+void metric_counter(struct metric_out *out, const char *name, const char *help, const char *label,
+		    const char *label_value, u64 value)
+{
+	head(out, name, "counter", help);
+	fprintf(out->file, "%s{%s=\"%s\"} %llu\n", name, label, label_value,
+		(unsigned long long)value);
+}
+
 static void print_counters(struct notes *notes, struct metric_out *out)
 {
 	for (size_t i = 0; i < ARRAY_SIZE(counter_rows); i++) {

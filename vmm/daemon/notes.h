@@ -83,5 +83,8 @@ void metric_register(struct thawd *thawd, metric_gauge_fn *fn);
  */
 void metric_gauge(struct metric_out *out, const char *name, const char *help, const char *label,
 		  const char *label_value, double value);
+/** metric_counter() - the same for one that only grows, with a label. */
+void metric_counter(struct metric_out *out, const char *name, const char *help, const char *label,
+		    const char *label_value, u64 value);
 
 #endif

@@ -99,7 +99,7 @@ static int handshake(int fd, u32 port, u64 deadline_ns, int stop_fd)
 int proxy_connect(struct thawd *thawd, const struct box_use *use, u32 port, u64 deadline_ns,
 		  int stop_fd)
 {
-	int fd = box_stream(thawd, use), ret;
+	int fd = box_stream(thawd, use, deadline_ns, stop_fd), ret;
 
 	if (fd < 0)
 		return fd;

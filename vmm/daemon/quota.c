@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much may run at once.
+// How many sandboxes there may be, and how much of them may run at once.
 #include "vmm/daemon/quota.h"
 
 #include <errno.h>
@@ -39,39 +39,62 @@ void quota_init(struct quota *quota, u64 max_sandboxes, u64 max_vcpus, u64 max_m
 						  : percent_of(host_memory_bytes(), memory_percent);
 }
 
-int quota_take(struct quota *quota, u32 vcpus, u64 memory_bytes, char *why, size_t why_bytes)
+/** Return: 0, or -EDQUOT with @why. */
+static int check(const struct quota *quota, enum box_quota_kind kind, u64 wanted, char *why,
+		 size_t why_bytes)
 {
 	static const char *const names[] = {
 		[BOX_QUOTA_SANDBOXES] = "sandboxes (setting max_sandboxes)",
 		[BOX_QUOTA_VCPUS] = "vCPUs (settings max_vcpus, cpu_overcommit)",
 		[BOX_QUOTA_MEMORY] = "bytes of memory (settings max_memory, memory_overcommit)",
 	};
-	const u64 wanted[] = {1, vcpus, memory_bytes};
+	const struct box_quota *q = &quota->of[kind];
 
-	for (int i = 0; i < BOX_QUOTAS; i++) {
-		const struct box_quota *q = &quota->of[i];
+	if (!q->max || (q->used <= q->max && wanted <= q->max - q->used))
+		return 0;
+	snprintf(why, why_bytes, "%llu of %llu %s are in use, %llu more are wanted",
+		 (unsigned long long)q->used, (unsigned long long)q->max, names[kind],
+		 (unsigned long long)wanted);
+	return -EDQUOT;
+}
 
-		if (!q->max || (q->used <= q->max && wanted[i] <= q->max - q->used))
-			continue;
-		snprintf(why, why_bytes, "%llu of %llu %s are in use, %llu more are wanted",
-			 (unsigned long long)q->used, (unsigned long long)q->max, names[i],
-			 (unsigned long long)wanted[i]);
-		return -EDQUOT;
-	}
-	quota_force(quota, vcpus, memory_bytes);
-	return 0;
+int quota_add(struct quota *quota, char *why, size_t why_bytes)
+{
+	int ret = check(quota, BOX_QUOTA_SANDBOXES, 1, why, why_bytes);
+
+	if (!ret)
+		quota_add_force(quota);
+	return ret;
+}
+
+void quota_add_force(struct quota *quota)
+{
+	quota->of[BOX_QUOTA_SANDBOXES].used++;
+}
+
+void quota_drop(struct quota *quota)
+{
+	quota->of[BOX_QUOTA_SANDBOXES].used--;
+}
+
+int quota_take(struct quota *quota, u32 vcpus, u64 memory_bytes, char *why, size_t why_bytes)
+{
+	int ret = check(quota, BOX_QUOTA_VCPUS, vcpus, why, why_bytes);
+
+	ret = ret ? ret : check(quota, BOX_QUOTA_MEMORY, memory_bytes, why, why_bytes);
+	if (!ret)
+		quota_force(quota, vcpus, memory_bytes);
+	return ret;
 }
 
 void quota_force(struct quota *quota, u32 vcpus, u64 memory_bytes)
 {
-	quota->of[BOX_QUOTA_SANDBOXES].used++;
 	quota->of[BOX_QUOTA_VCPUS].used += vcpus;
 	quota->of[BOX_QUOTA_MEMORY].used += memory_bytes;
 }
 
 void quota_give(struct quota *quota, u32 vcpus, u64 memory_bytes)
 {
-	quota->of[BOX_QUOTA_SANDBOXES].used--;
 	quota->of[BOX_QUOTA_VCPUS].used -= vcpus;
 	quota->of[BOX_QUOTA_MEMORY].used -= memory_bytes;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much may run at once. Not safe from several threads: callers hold the boxes' lock. */
+/* How many sandboxes there may be, and how much of them may run at once. Not safe from several
+ * threads: callers hold the boxes' lock. */
 #ifndef THAW_DAEMON_QUOTA_H
 #define THAW_DAEMON_QUOTA_H
 
@@ -13,6 +14,12 @@ struct quota {
  * factor in percent (sandboxes: no limit, 0). */
 void quota_init(struct quota *quota, u64 max_sandboxes, u64 max_vcpus, u64 max_memory_bytes,
 		u64 cpu_percent, u64 memory_percent);
+
+/** quota_add() - one more sandbox, running or not. Return: 0, or -EDQUOT with @why. */
+int __must_check quota_add(struct quota *quota, char *why, size_t why_bytes);
+/** quota_add_force() - one that is there already, over the maximum or not. */
+void quota_add_force(struct quota *quota);
+void quota_drop(struct quota *quota);
 
 /** quota_take() - for one machine. Return: 0, or -EDQUOT with @why, and nothing was taken. */
 int __must_check quota_take(struct quota *quota, u32 vcpus, u64 memory_bytes, char *why,

@@ -172,7 +172,7 @@ static void reconcile_one(struct box *box)
 	enum reconcile_action action;
 	struct reconcile_found found;
 
-	if (box_begin(box))
+	if (box_begin(box, NULL))
 		return;
 	find(box, &found);
 	action = reconcile_decide(box->state, &found);
@@ -183,7 +183,7 @@ static void reconcile_one(struct box *box)
 	if (action != RECONCILE_ADOPT && action != RECONCILE_KEEP && box->machine[0])
 		end_machine(state, box->machine);
 	if (action == RECONCILE_REMOVE) {
-		box_remove(box);
+		(void)box_remove(box, NULL);
 	} else if (action == RECONCILE_PAUSED) {
 		box_set_state(box, BOX_PAUSED);
 		if (box_save(box))
