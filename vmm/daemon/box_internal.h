@@ -72,6 +72,7 @@ struct box {
 	char entrypoint_exec[33];	    /* of its last start; "": it has no entrypoint */
 	bool forked;			    /* its snapshot has its entrypoint running in it */
 	bool deleting;			    /* stopping is the first half of its removal */
+	bool hurried;			    /* somebody ended its start, which is under way */
 	struct vmmproc vmm;		    /* (B) of a running one */
 	int pid_fd;			    /* of its thaw-vmm; -1: no machine */
 	_Atomic u64 watch;		    /* what the supervisor knows that machine by; 0: not */
