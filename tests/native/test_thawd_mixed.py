@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hundred sandboxes at once, a thousand operations of all kinds, and nothing is left of them.
 
-Most sandboxes are one client's at a time, with a model beside them: what each call must answer, what
-each file must hold and which events must come is known. The others are everybody's: there a call may
-find its sandbox gone (404) or in another state (409), or lose it in its midst (502), but only when
-somebody ended it in that very moment. Nothing is ever 500.
+Most sandboxes are one client's at a time, with a model beside them: what each call must answer,
+what each file must hold and which events must come is known. The others are everybody's: there a
+call may find its sandbox gone (404) or in another state (409), or lose it in its midst (502), but
+only when somebody ended it in that very moment. Nothing is ever 500.
 
 THAW_TEST_OPERATIONS, THAW_TEST_SEED: more of them, others.
 """
@@ -150,7 +150,7 @@ class Client:
         states: tuple[str, ...] = ("running",),
         **more: Any,  # noqa: ANN401
     ) -> Answer | None:
-        """Return: the answer; NULL: it was refused, as it had to be in the box's state."""
+        """Return: the answer; None: it was refused, as it had to be in the box's state."""
         answer = self.thawd.api.call(method, box.path + rest, value, **more)
         fits = box.state in states
         want = ok if fits else 404 if box.state == "absent" else 409
@@ -195,7 +195,8 @@ class Client:
         assert answer.json["state"] == "stopped"
         if box.state != "stopped":
             reason = "stopped" if verb == "stop" else "destroyed"
-            assert (answer.json["stop"]["reason"], answer.json["stop"]["message"]) == (reason, "why")
+            stop = answer.json["stop"]
+            assert (stop["reason"], stop["message"]) == (reason, "why")
             box.events.append("stopped")
         box.state = "stopped"
         box.forget_disk()
@@ -281,7 +282,7 @@ class Client:
         states = ("running", "stopped", "paused")
         answer = self.call(box, "GET", "/wait?timeout_ms=1", states=states)
         if answer:
-            assert answer.json["running"] == (box.state == "running")
+            assert answer.json["running"] == (box.state != "stopped")
 
     def patch(self, box: Box) -> None:
         labels = {"n": self.token(), "more": "x"}
