@@ -26,13 +26,12 @@ from typing import Any
 
 import pytest
 
-# What was started in the background of a script has it ignored, and hands that on.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from daemon import MACHINE, THAW, TOP, Thawd, eventually, needs_thawd, thawd  # noqa: F401
 
 pytestmark = needs_thawd
+# What was started in the background of a script has it ignored, and hands that on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 WAIT_S = 60
 
 

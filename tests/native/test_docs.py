@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command line of README.md and of the man pages' EXAMPLES is executed, by somebody.
+"""Every command line of README.md, docs/api.md, docs/operating.md and of the man pages' EXAMPLES is
+executed, by somebody.
 
-Here they run against a real thawd with stand-in machines. A line that can't has another runner in
-ELSEWHERE; one that nobody claims fails. Man pages and completions also have to name every option.
+Here they run against a real thawd with stand-in machines; the two pages of docs/ with the settings
+that are in them, a systemctl that starts and stops this thawd, folders and ports of the test's own.
+A line that can't has another runner in ELSEWHERE; one that nobody claims fails. Man pages and
+completions also have to name every option.
 """
 
 from __future__ import annotations
 
+import grp
 import os
 import pty
 import re
@@ -25,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from daemon import (  # noqa: F401
     MACHINE,
     THAW,
+    THAWD,
     TOP,
     Thawd,
     fresh_thawd,
@@ -33,8 +38,10 @@ from daemon import (  # noqa: F401
     thawd,
 )
 from test_pack import Host
+from test_thawd_ports import free_port
 
 MAN = TOP / "docs/man"
+DOCS = ("api.md", "operating.md")
 WAIT_S = 120
 
 # Lines that are not executed here, and who does it.
@@ -43,6 +50,13 @@ ELSEWHERE = {
     "make test": "CI: the whole of it",
     "thawd &": "the fixture of these tests",
     "thaw template export py - | ssh host thaw template import -": "test_to_another_machine()",
+    # These change the machine: tests/package installs, upgrades and removes the packages.
+    "make deb": "tests/package",
+    "apt install ./build/deb/*.deb": "tests/package",
+    "make install PREFIX=/usr/local UNITDIR=/etc/systemd/system": "tests/package, by make deb",
+    "systemd-sysusers && systemd-tmpfiles --create": "tests/package, by the package's postinst",
+    "systemctl daemon-reload && systemctl enable --now thawd": "tests/package, likewise",
+    "journalctl -u thawd -n 50": "tests/package",
 }
 # Whose exit status says what this machine has, not whether they work.
 ANY_STATUS = {"thaw doctor"}
@@ -73,7 +87,11 @@ def man_blocks(path: Path) -> list[Block]:
 
 
 def readme_blocks(path: Path) -> list[Block]:
+    """Blocks of pages in docs/ say their language: only those of sh are command lines."""
     text = path.read_text()
+    if path.parent.name == "docs":
+        parts = re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+        return [Block(path.name, part.splitlines()) for part in parts]
     parts = re.findall(r"^```(?:sh|console)?\n(.*?)^```$", text, re.M | re.S)
     # Pictures are no command lines.
     return [Block(path.name, part.splitlines()) for part in parts if "┌" not in part]
@@ -81,6 +99,8 @@ def readme_blocks(path: Path) -> list[Block]:
 
 def all_blocks() -> list[Block]:
     blocks = readme_blocks(TOP / "README.md")
+    for name in DOCS:
+        blocks += readme_blocks(TOP / "docs" / name)
     for path in sorted(MAN.glob("*.1")):
         if path.stem not in OTHER_PROGRAMS:
             blocks += man_blocks(path)
@@ -189,8 +209,104 @@ def environment(daemon: Thawd, folder: Path) -> dict[str, str]:
     }
 
 
+# A systemctl for one thawd: like the unit's, start and restart return when it serves.
+SYSTEMCTL = """#!/bin/bash
+set -e
+[ "$2" = thawd ]
+end() { kill "$(cat pid)"; while [ -e "/proc/$(cat pid)" ]; do sleep 0.01; done; }
+begin() {
+    THAWD --config etc/thaw.conf >>log 2>&1 </dev/null &
+    echo $! >pid
+    until curl -sf --unix-socket SOCKET http://thaw/healthz >/dev/null; do
+        kill -0 "$(cat pid)" || { cat log; exit 1; }
+        sleep 0.01
+    done
+}
+cd FOLDER
+case $1 in
+start) begin ;;
+stop) end ;;
+restart) [ ! -e pid ] || end; begin ;;
+reload) kill -HUP "$(cat pid)" ;;
+*) exit 1 ;;
+esac
+"""
+
+
+class Installed:
+    """A thawd as the pages of docs/ take it to be: systemctl starts it, with their settings."""
+
+    def __init__(self, page: str, folder: Path) -> None:
+        self.thawd = fresh_thawd()
+        self.folder = folder
+        self.places = {
+            "/run/thaw/thaw.sock": self.thawd.socket,
+            "/etc/thaw": str(folder / "etc"),
+            "/var/log/thaw": str(folder / "log.d"),
+            "/var/backups": str(folder / "backups"),
+            "/var/lib/thaw": str(self.thawd.state),
+            "-C /var/lib ": f"-C {self.thawd.state.parent} ",
+            "/thaw.tar thaw": f"/thaw.tar {self.thawd.state.name}",
+            "127.0.0.1:8080": f"127.0.0.1:{free_port()}",
+            "127.0.0.1:8090": f"127.0.0.1:{free_port()}",
+            "18081": str(free_port()),
+        }
+        for name in ("etc", "log.d", "backups"):
+            (folder / name).mkdir()
+        (folder / "etc/token").write_text("0123456789abcdef0123456789abcdef\n")
+        (folder / "etc/token").chmod(0o600)
+        text = (TOP / "docs" / page).read_text()
+        settings = "".join(re.findall(r"^```ini\n(.*?)^```$", text, re.M | re.S))
+        head = f"socket = {self.thawd.socket}\njail = off\n"
+        group = f"socket_group = {grp.getgrgid(0).gr_name}"
+        settings = self.here(settings).replace("socket_group = thaw", group)
+        (folder / "etc/thaw.conf").write_text(head + settings)
+
+    def here(self, text: str) -> str:
+        for old, new in self.places.items():
+            text = text.replace(old, new)
+        return text
+
+    def environment(self) -> dict[str, str]:
+        env = environment(self.thawd, self.folder)
+        tools = self.folder / "bin"
+        (tools / "thawd").symlink_to(THAWD)
+        script = SYSTEMCTL.replace("THAWD", str(THAWD)).replace("FOLDER", str(self.folder))
+        (tools / "systemctl").write_text(script.replace("SOCKET", self.thawd.socket))
+        (tools / "systemctl").chmod(0o755)
+        return {**self.thawd.env, **env}
+
+
+@pytest.fixture
+def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installed]:
+    made = Installed(request.param, tmp_path)
+    try:
+        yield made
+    finally:
+        print((tmp_path / "log").read_text() if (tmp_path / "log").exists() else "no log")
+        remove_thawd(made.thawd)
+
+
+@pytest.mark.parametrize(
+    ("installed", "page"), [(name, name) for name in DOCS], indirect=["installed"]
+)
+def test_every_line_of_docs_works(page: str, installed: Installed, tmp_path: Path) -> None:
+    if any(mark.args[0] for mark in needs_thawd):
+        pytest.skip(next(mark.kwargs["reason"] for mark in needs_thawd if mark.args[0]))
+    script, _ = script_of([block for block in BLOCKS if block.source == page])
+    script = "systemctl start thawd\n" + installed.here(script)
+    if "template build debian\n" in script:
+        subprocess.run(["rm", "-rf", str(installed.thawd.state / "templates/debian")], check=True)
+    typist = Typist(script, installed.environment(), tmp_path)
+    try:
+        status = typist.run()
+    finally:
+        typist.close()
+    assert status == 0 and b"FAILED" not in typist.output, typist.output.decode()
+
+
 @pytest.mark.usefixtures("daemon")
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in DOCS])
 def test_every_line_works(page: str, daemon: Thawd, tmp_path: Path) -> None:
     if any(mark.args[0] for mark in needs_thawd):
         pytest.skip(next(mark.kwargs["reason"] for mark in needs_thawd if mark.args[0]))

@@ -12,6 +12,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,12 +24,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and users need
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree() -> Iterator[Path]:
     """A folder that everybody may enter; pytest's own are private."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if str(folder).startswith("/tmp/") and folder.stat().st_uid == os.geteuid():
-            folder.chmod(folder.stat().st_mode | 0o755)
-    return tmp_path
+    with tempfile.TemporaryDirectory(prefix="thaw-tree-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ struct box {
 	bool forked;			    /* its snapshot has its entrypoint running in it */
 	bool deleting;			    /* stopping is the first half of its removal */
 	atomic_bool unsaved;		    /* its row is not what it is: the supervisor's to do */
+	bool hurried;			    /* somebody ended its start, which is under way */
 	struct vmmproc vmm;		    /* (B) of a running one */
 	int pid_fd;			    /* of its thaw-vmm; -1: no machine */
 	pid_t pid;			    /* of the same; 0: no machine */

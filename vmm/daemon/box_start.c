@@ -295,6 +295,16 @@ static void told_started(struct start *start)
 			     "id", box->machine));
 }
 
+static bool was_hurried(struct box *box)
+{
+	bool hurried;
+
+	pthread_mutex_lock(&box->lock);
+	hurried = box->hurried;
+	pthread_mutex_unlock(&box->lock);
+	return hurried;
+}
+
 /** One try. Return: 0; -EAGAIN: a pool's machine had died; or -errno, with @err filled in. */
 static int try_start(struct box *box, struct box_error *err)
 {
@@ -320,6 +330,9 @@ static int try_start(struct box *box, struct box_error *err)
 	if (!ret)
 		return 0;
 	box_drop_machine(box);
+	if (was_hurried(box))
+		return box_refuse(err, 502, "guest_lost", NULL,
+				  "sandbox '%s' was ended while it started", box->name);
 	if (waits)
 		return -EAGAIN;
 	box_refuse(err, ret == -ENOSPC ? 507 : 500, ret == -ENOSPC ? "no_space" : "internal", NULL,
@@ -333,14 +346,15 @@ static int try_start(struct box *box, struct box_error *err)
 static void start_failed(struct box *box, const struct box_error *err)
 {
 	struct thawd *thawd = box->boxes->thawd;
+	const bool hurried = was_hurried(box);
 
 	pthread_mutex_lock(&box->lock);
-	box_stop_fill(&box->stop, BOX_START_FAILED, -1, err->message);
+	box_stop_fill(&box->stop, hurried ? BOX_DESTROYED : BOX_START_FAILED, -1, err->message);
 	pthread_mutex_unlock(&box->lock);
-	metric_add(thawd, METRIC_START_FAILURES, 1);
-	event_emit(thawd, "sandbox.stopped", box->name,
-		   json_pack("{s:s, s:s}", "reason", "failed", "message", err->message));
-	box_set_state(box, BOX_FAILED);
+	if (!hurried)
+		metric_add(thawd, METRIC_START_FAILURES, 1);
+	event_emit(thawd, "sandbox.stopped", box->name, box_stop_json(&box->stop));
+	box_set_state(box, hurried ? BOX_STOPPED : BOX_FAILED);
 	if (box->spec.auto_remove)
 		(void)box_remove(box, NULL);
 	else if (box_save(box))
@@ -356,6 +370,7 @@ int box_start(struct box *box, struct box_error *err)
 	/* A removal that could not be is not wanted any more. */
 	pthread_mutex_lock(&box->lock);
 	box->deleting = false;
+	box->hurried = false;
 	pthread_mutex_unlock(&box->lock);
 	ret = box_template(box, err);
 	if (!ret) {

@@ -347,8 +347,10 @@ void box_hurry(struct box *box)
 		(void)syscall(SYS_pidfd_send_signal, box->pid_fd, SIGKILL, NULL, 0);
 	else if (box->state == BOX_STARTING && box->machine[0])
 		fd = sandbox_pidfd(&box->boxes->thawd->state, box->machine, &pid);
-	if (fd >= 0)
+	if (fd >= 0) {
+		box->hurried = true;
 		(void)syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+	}
 	pthread_mutex_unlock(&box->lock);
 	fd_close(&fd);
 }
