@@ -38,7 +38,7 @@ static const struct counter_row {
 	{METRIC_PAUSES, "thaw_pauses_total", "", "Sandboxes paused."},
 	{METRIC_RESUMES, "thaw_resumes_total", "", "Sandboxes resumed."},
 	{METRIC_SNAPSHOTS, "thaw_snapshots_total", "", "Snapshots taken."},
-	{METRIC_QUOTA_REFUSALS, "thaw_quota_refusals_total", "", "Starts refused by a quota."},
+	{METRIC_QUOTA_REFUSALS, "thaw_quota_refusals_total", "", "Starts and sandboxes refused by a quota."},
 	{METRIC_BYTES_EXEC_IN, "thaw_bytes_total", "kind=\"exec\",direction=\"in\"",
 	 "Bytes moved for clients, in: to the sandbox."},
 	{METRIC_BYTES_EXEC_OUT, "thaw_bytes_total", "kind=\"exec\",direction=\"out\"", ""},
