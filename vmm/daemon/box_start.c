@@ -88,21 +88,26 @@ int box_watch(struct box *box)
 {
 	struct boxes *boxes = box->boxes;
 	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
-	int ret = 0;
+	int pid_fd, ret = 0;
 
-	box->pid_fd = box->vmm.adopted ? fcntl(box->vmm.pid_fd, F_DUPFD_CLOEXEC, 3)
-				       : (int)syscall(SYS_pidfd_open, box->vmm.pid, 0);
-	pthread_mutex_lock(&box->lock);
-	box->pid = box->vmm.pid;
-	box->faults = (struct box_faults){0};
-	pthread_mutex_unlock(&box->lock);
+	pid_fd = box->vmm.adopted ? fcntl(box->vmm.pid_fd, F_DUPFD_CLOEXEC, 3)
+				  : (int)syscall(SYS_pidfd_open, box->vmm.pid, 0);
+	if (pid_fd < 0)
+		ret = -errno;
 	event.data.u64 = ++boxes->watches;
 	box->watch = event.data.u64;
-	if (box->pid_fd < 0 || epoll_ctl(boxes->epoll_fd, EPOLL_CTL_ADD, box->pid_fd, &event) < 0) {
+	/* Before its end can be seen. */
+	pthread_mutex_lock(&box->lock);
+	box->pid_fd = pid_fd;
+	box->pid = box->vmm.pid;
+	box->faults = (struct box_faults){0};
+	if (!ret && epoll_ctl(boxes->epoll_fd, EPOLL_CTL_ADD, pid_fd, &event) < 0) {
 		ret = -errno;
-		log_err("sandbox '%s': can't be watched: %s", box->name, strerror(-ret));
 		fd_close(&box->pid_fd);
 	}
+	pthread_mutex_unlock(&box->lock);
+	if (ret)
+		log_err("sandbox '%s': can't be watched: %s", box->name, strerror(-ret));
 	return ret;
 }
 
