@@ -475,8 +475,12 @@ def test_the_log_gives_up_the_oldest_and_says_so(own: Thawd) -> None:
 
 
 def test_wait_for_a_line(daemon: Thawd) -> None:
-    script = "echo a start; echo listening on 80 >&2; printf 'no end'; read x; echo; echo done"
+    script = (
+        "echo a start; read x; echo listening on 80 >&2; printf 'no end'; read x; echo; echo done"
+    )
     ident = detach(daemon.api, script, stdin_open=True)
+    assert wait_line(daemon.api, ident, text="start")["cursor"] == 0
+    assert daemon.api.call("PUT", f"{A}/execs/{ident}/stdin", body=b"\n").status == 204
     found = wait_line(daemon.api, ident, regex="on [0-9]+$")
     assert (found["line"], found["ended"]) == ("listening on 80", False)
     assert found["cursor"] in (8, 14)  # two pipes: the order of what came together is nobody's

@@ -291,8 +291,12 @@ void api_exec_stdin(struct thawd *thawd, struct http_req *req)
 	ret = buf ? kept_reader_open(&call.reader, call.kept, UINT64_MAX, false) : -ENOMEM;
 	if (!ret)
 		ret = stdin_all(&call, buf);
-	if (!ret && eof)
+	/* One that has ended by what it was just sent has no stdin to be ended. */
+	if (!ret && eof) {
 		ret = kept_stdin_close(call.kept);
+		if (ret == -ESRCH)
+			ret = 0;
+	}
 	if (ret)
 		stdin_problem(&call, ret);
 	else
