@@ -215,12 +215,13 @@ def test_delete_does_not_wait_for_a_start(thawd: Thawd) -> None:
 
 def test_destroy_does_not_wait_for_a_start(thawd: Thawd) -> None:
     """What somebody ended has not failed."""
+    thawd.create("a", start=False)
     thawd.misbehave.write_text("start-hangs")
     with ThreadPoolExecutor() as pool:
-        start = pool.submit(thawd.api.call, "PUT", "/v1/sandboxes/a", {}, timeout_s=100)
+        start = pool.submit(thawd.api.call, "POST", "/v1/sandboxes/a/start", {}, timeout_s=100)
         assert eventually(lambda: list(thawd.state.glob("run/*/pid")))
         answer = thawd.api.call("POST", "/v1/sandboxes/a/destroy", {}, timeout_s=40)
         assert start.result().status == 502 and start.result().code == "guest_lost"
     assert answer.json["state"] == "stopped" and answer.json["stop"]["reason"] == "destroyed"
     thawd.misbehave.unlink()
-    assert thawd.create("a")["state"] == "running"
+    assert thawd.api.call("POST", "/v1/sandboxes/a/start", {}).status == 200
