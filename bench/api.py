@@ -7,8 +7,8 @@
 A thawd of its own is started (jail on, a pool of waiting machines), measured, and ended. Parts:
 
   start   POST /v1/sandboxes to the result of the first command, beside `thaw run --local` from a
-          pool: what the API adds. Both from a pool, in an order drawn from the seed. The API's
-          client is this process with a connection that is open; `thaw` is a process, as a user
+          populated pool: what the API adds. Both from a pool, in an order drawn from the seed. The
+          API's client is this process with a connection that is open; `thaw` is a process, as a user
           starts it, so a third row has a `thaw run` that uses thawd.
   exec    a command in a warm sandbox: over the API, and by the shim's own protocol (the floor)
   files   PUT and GET of a file, beside `cat` of it inside the guest
@@ -85,7 +85,8 @@ class Daemon:
         conf = folder / "thaw.conf"
         pools = f"pools = {template}={pool}\n" if pool else ""
         conf.write_text(
-            f"socket = {self.socket}\nmax_sandboxes = 1000\nmax_vcpus = 0\nmax_memory = 0\n{pools}"
+            f"socket = {self.socket}\nmax_sandboxes = 1000\n"
+            f"cpu_overcommit = 100000\nmemory_overcommit = 1000\n{pools}"
         )
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
@@ -157,7 +158,7 @@ def interleaved(arms: dict[str, Callable[[], float]], n: int, rng: random.Random
 def part_start(daemon: Daemon, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
     connection = daemon.connect()
     pool = subprocess.Popen(
-        [str(BIN / "thaw"), "pool", args.template, "--size", str(POOL)],
+        [str(BIN / "thaw"), "pool", args.template, "--populate", "--size", str(POOL)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
