@@ -8,8 +8,8 @@ A thawd of its own is started (jail on, a pool of waiting machines), measured, a
 
   start   POST /v1/sandboxes to the result of the first command, beside `thaw run --local` from a
           populated pool: what the API adds. Both from a pool, in an order drawn from the seed. The
-          API's client is this process with a connection that is open; `thaw` is a process, as a user
-          starts it, so a third row has a `thaw run` that uses thawd.
+          API's client is this process with a connection that is open; `thaw` is a process, as a
+          user starts it, so a third row has a `thaw run` that uses thawd.
   exec    a command in a warm sandbox: over the API, and by the shim's own protocol (the floor)
   files   PUT and GET of a file, beside `cat` of it inside the guest
   pty     a byte to a terminal and its echo by a program there
