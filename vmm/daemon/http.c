@@ -48,6 +48,16 @@ static unsigned int idle_s(const struct conf *conf)
 	return (unsigned int)(ms / 1000) + 2;
 }
 
+/* MHD's: may who has just connected stay? */
+static enum MHD_Result accept_policy(void *opaque, const struct sockaddr *addr, socklen_t len_bytes)
+{
+	const struct http *http = opaque;
+
+	(void)addr;
+	(void)len_bytes;
+	return __atomic_load_n(&http->stopping, __ATOMIC_ACQUIRE) ? MHD_NO : MHD_YES;
+}
+
 static int start_mhd(struct http_listener *listener)
 {
 	const struct conf *conf = &listener->http->thawd->conf;
@@ -73,10 +83,11 @@ static int start_mhd(struct http_listener *listener)
 	if (listener->tls)
 		flags |= MHD_USE_TLS;
 	listener->daemon = MHD_start_daemon(
-		flags, 0, NULL, NULL, http_serve, listener, MHD_OPTION_EXTERNAL_LOGGER, mhd_log,
-		NULL, MHD_OPTION_LISTEN_SOCKET, listener->fd, MHD_OPTION_NOTIFY_CONNECTION,
-		http_conn_notify, listener, MHD_OPTION_NOTIFY_COMPLETED, http_serve_completed,
-		listener, MHD_OPTION_URI_LOG_CALLBACK, http_serve_target, listener,
+		flags, 0, accept_policy, listener->http, http_serve, listener,
+		MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener->fd,
+		MHD_OPTION_NOTIFY_CONNECTION, http_conn_notify, listener,
+		MHD_OPTION_NOTIFY_COMPLETED, http_serve_completed, listener,
+		MHD_OPTION_URI_LOG_CALLBACK, http_serve_target, listener,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 		(size_t)MAX(POOL_BYTES, 2 * conf->max_header_bytes),
 		MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)(8 * KIB),
@@ -250,12 +261,13 @@ void http_drain(struct thawd *thawd)
 	for (unsigned int i = 0; i < http->nlisteners; i++) {
 		struct http_listener *listener = &http->listeners[i];
 
-		if (listener->daemon)
-			MHD_quiesce_daemon(listener->daemon);
+		/*
+		 * accept_policy() turns away who comes now. MHD_quiesce_daemon() would be the way,
+		 * but of 0.9.75 it aborts the process when one of MHD's threads takes the listener
+		 * out of its set in the same moment.
+		 */
 		if (listener->kind == LISTENER_UNIX)
 			unlink(thawd->conf.socket_path);
-		/* Closed later: MHD's threads may have it in their sets for a moment. */
-		shutdown(listener->fd, SHUT_RDWR);
 		http_conn_stop(listener, false);
 	}
 	done = wait_requests(http, thawd->conf.stop_timeout_ms);
@@ -293,8 +305,11 @@ void http_stop(struct thawd *thawd)
 	for (unsigned int i = 0; i < http->nlisteners; i++) {
 		struct http_listener *listener = &http->listeners[i];
 
-		if (listener->daemon)
+		/* It closes the listening socket as well. */
+		if (listener->daemon) {
 			MHD_stop_daemon(listener->daemon);
+			listener->fd = -1;
+		}
 		fd_close(&listener->fd);
 		free(listener->cert);
 		if (listener->key)
