@@ -26,6 +26,7 @@
 #include "guest/files/frame.h"
 #include "vmm/daemon/files.h"
 #include "vmm/daemon/notes.h"
+#include "vmm/daemon/thawd.h"
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size);
 
@@ -136,8 +137,10 @@ static void check_message(const struct files_request *req, const struct files_me
 
 static void from_guest(const u8 *data, size_t size)
 {
+	/* Its streams are sockets of this process: what it is told to wait for is there at once. */
+	static struct thawd thawd = {.conf = {.guest_timeout_ms = 60000}};
 	struct files_request req = {
-		.operation = "read", .given = (char *)"/f", .path = (char *)"/f"};
+		.thawd = &thawd, .operation = "read", .given = (char *)"/f", .path = (char *)"/f"};
 	const char *const args[] = {"read", "/f", "0", "-", NULL};
 	struct files_run *run = files_run_start(&req, args, true);
 	size_t data_bytes = 0;
