@@ -463,19 +463,16 @@ class Machine:
     def option(self, name: str) -> str | None:
         return self.argv[self.argv.index(name) + 1] if name in self.argv else None
 
-    def listener(self, name: str, fd_name: str, kind: int) -> socket.socket | None:
+    def listener(self, name: str, kind: int) -> socket.socket | None:
         """As usock_listen(): the path appears when it listens."""
-        given, path = self.option(fd_name), self.option(name)
-        if given is not None:
-            sock = socket.socket(fileno=int(given))
-        elif path is not None:
-            sock = socket.socket(socket.AF_UNIX, kind)
-            sock.bind(path + "~")
-            sock.listen(64)
-            os.link(path + "~", path)
-            os.unlink(path + "~")
-        else:
+        path = self.option(name)
+        if path is None:
             return None
+        sock = socket.socket(socket.AF_UNIX, kind)
+        sock.bind(path + "~")
+        sock.listen(64)
+        os.link(path + "~", path)
+        os.unlink(path + "~")
         sock.setblocking(False)
         return sock
 
@@ -565,8 +562,8 @@ class Machine:
             self.zygote()
             return
         self.lock_folder()
-        self.owners = self.listener("--ctl-listen", "--ctl-listen-fd", socket.SOCK_SEQPACKET)
-        self.streams = self.listener("--vsock", "--vsock-fd", socket.SOCK_STREAM)
+        self.owners = self.listener("--ctl-listen", socket.SOCK_SEQPACKET)
+        self.streams = self.listener("--vsock", socket.SOCK_STREAM)
         owner = socket.socket(fileno=int(self.option("--ctl-fd") or ""))
         if "--wait" in self.argv:
             self.owner = owner
@@ -577,7 +574,7 @@ class Machine:
 
 
 def main() -> None:
-    stays = {"--ctl-listen", "--ctl-listen-fd", "--zygote-fd"}
+    stays = {"--ctl-listen", "--zygote-fd"}
     if sys.argv[1:2] != ["restore"] or not stays & set(sys.argv):
         os.execv(f"{HERE}/fake_vmm.py", [f"{HERE}/fake_vmm.py", *sys.argv[1:]])
     Machine(sys.argv).run()

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,11 +145,3 @@ def test_websocket_messages_are_checked() -> None:
     openapi_check.check_ws_text(json.dumps({"type": "exit", **EXIT}))
     with pytest.raises(openapi_check.ApiMismatch):
         openapi_check.check_ws_text(json.dumps({"type": "exit"}))
-
-
-def test_the_json_form(tmp_path: Path) -> None:
-    """What thawd serves says the same as the file."""
-    out = tmp_path / "openapi.json"
-    tool = TOP / "scripts/openapi-json"
-    subprocess.run([sys.executable, tool, openapi_check.FILE, out], check=True)
-    assert json.loads(out.read_text()) == openapi_check.document()

@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import openapi_check
 from api_client import ApiClient, UnixConnection
 
 TOP = Path(__file__).resolve().parent.parent.parent
@@ -901,6 +902,10 @@ def test_what_thawd_says_of_itself(thawd: Server) -> None:
     api = ApiClient(thawd.socket)
     for target in ("/healthz", "/version", "/openapi.json", "/v1/info"):
         assert api.call("GET", target).status == 200
+    # The file, as this version's.
+    served, version = (api.call("GET", target).json for target in ("/openapi.json", "/version"))
+    info = {**openapi_check.document()["info"], "version": version["version"]}
+    assert served == {**openapi_check.document(), "info": info}
     text = api.call("GET", "/metrics").body.decode()
     seen: set[str] = set()
     for line in text.splitlines():
